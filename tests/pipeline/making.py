@@ -103,17 +103,17 @@ def run(
     return prepared.rows(parts, facts)
 
 
-def told(result: JobResult, *names: str) -> list[tuple[Any, ...]]:
-    """The rows as tuples of op, commit and the columns of these names; all where none is given."""
+def row_tuples(result: JobResult, *names: str) -> list[tuple[Any, ...]]:
+    """The rows as tuples of op, commit and the columns with these names; by default all."""
     rows = result.rows
     assert [field.name for field in rows.schema][: len(POSITIONS)] == [p.name for p in POSITIONS]
-    places = (
+    indexes = (
         [rows.schema.get_field_index(name) for name in names]
         if names
         else range(4, rows.num_columns)
     )
     columns = [rows.column(0).to_pylist(), rows.column(1).to_pylist()]
-    columns += [rows.column(at).to_pylist() for at in places]
+    columns += [rows.column(at).to_pylist() for at in indexes]
     return list(zip((Op(op).name.lower() for op in columns[0]), *columns[1:], strict=True))
 
 

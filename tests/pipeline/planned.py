@@ -17,7 +17,7 @@ from headrace.changelog.writer import as_baseline
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.result import JobResult, arranged
-from tests.pipeline.making import TRAITS, batch, pipeline, told
+from tests.pipeline.making import TRAITS, batch, pipeline, row_tuples
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ class Planned:
         rows = self.collected(parts[0].paths, shape, bulk=facts.rows > 5_000)
         ordered, truncate = arranged([rows], self.plan.output)
         self.truncate = truncate
-        return told(JobResult(ordered, truncate, 0.0, facts.rows))
+        return row_tuples(JobResult(ordered, truncate, 0.0, facts.rows))
 
     def baseline(self, folder: Path, rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
         """The rows that a baseline gives, in the order of their key."""

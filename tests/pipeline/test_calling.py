@@ -1,4 +1,4 @@
-"""What runs on executors, without any."""
+"""The code that runs on executors, without executors."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def made(
     return caller("totals", load, columns, batch, given.pop("time_limit", 10.0))
 
 
-def told(found: pa.Array, name: str) -> list[Any]:
+def field(found: pa.Array, name: str) -> list[Any]:
     return found.field(name).to_pylist()  # type: ignore[no-any-return]
 
 
 def errors(found: pa.Array) -> dict[int, dict[str, str]]:
-    return {at: json.loads(each) for at, each in enumerate(told(found, "error")) if each}
+    return {at: json.loads(each) for at, each in enumerate(field(found, "error")) if each}
 
 
 def test_a_filter_of_rows_is_asked_only_where_there_is_an_image() -> None:
@@ -55,8 +55,8 @@ def test_a_filter_of_rows_is_asked_only_where_there_is_an_image() -> None:
         return None if row["qty"] == 9 else row["qty"] > 1
 
     found = made(many)(rows(1, None, 2, 9))
-    assert told(found, "pass") == [False, None, True, False]
-    assert told(found, "error") == [None] * 4
+    assert field(found, "pass") == [False, None, True, False]
+    assert field(found, "error") == [None] * 4
     assert seen == [0, 2, 3]
 
 
@@ -66,8 +66,8 @@ def test_a_function_of_rows_gives_its_declared_columns_or_none() -> None:
 
     found = made(total, TOTAL)(rows(1, 0, None, 3))
     assert [field.name for field in found.type] == ["c0", "pass", "error"]
-    assert told(found, "c0") == [2.0, None, None, 6.0]
-    assert told(found, "pass") == [True, False, None, True]
+    assert field(found, "c0") == [2.0, None, None, 6.0]
+    assert field(found, "pass") == [True, False, None, True]
 
 
 @pytest.mark.meets("S2", "S10")
@@ -94,9 +94,9 @@ def test_rows_that_a_function_fails_on_are_alone_among_ten_thousand(batch: bool)
         "error": "ZeroDivisionError",
         "message": "division by zero",
     }
-    passed = told(found, "pass")
+    passed = field(found, "pass")
     assert [at for at, each in enumerate(passed) if not each] == sorted(bad)
-    assert [each for each in told(found, "c0") if each is not None] == [2.0] * 9_997
+    assert [each for each in field(found, "c0") if each is not None] == [2.0] * 9_997
     assert calls <= 3 * 30
 
 
@@ -129,7 +129,7 @@ def test_a_value_of_another_type_fails_its_row_and_is_not_bent(
     assert list(errors(found)) == [1]
     assert errors(found)[1]["error"] == "TypeError"
     assert "column x" in errors(found)[1]["message"]
-    assert told(found, "pass") == [True, False, True]
+    assert field(found, "pass") == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_value_that_is_of_the_type_is_taken(
     value: object, type: pa.DataType, wanted: object
 ) -> None:
     found = made(lambda row: {"x": value}, (("x", type),))(rows(1))
-    assert told(found, "c0") == [wanted]
+    assert field(found, "c0") == [wanted]
 
 
 @pytest.mark.parametrize("value", [{}, [1], 7])
@@ -166,7 +166,7 @@ def test_a_row_that_python_cannot_hold_fails_alone() -> None:
         [pa.array([0, 2**62, 1], pa.int64()).cast(instant)], names=["at"]
     )
     found = made(lambda row: row["at"].tzinfo is not None)(given)
-    assert told(found, "pass") == [True, False, True]
+    assert field(found, "pass") == [True, False, True]
     assert list(errors(found)) == [1]
 
 
@@ -189,10 +189,10 @@ def test_long_words_of_an_error_are_cut_and_odd_ones_kept() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (lambda given: given.slice(1), "gave 2 rows for 3"),
-        (lambda given: given.select(["id"]), "did not give the column total"),
+        (lambda given: given.slice(1), "returned 2 rows for 3"),
+        (lambda given: given.select(["id"]), "did not return the column total"),
         (lambda given: pa.record_batch({"total": given["qty"]}), "as int64, declared as double"),
-        (lambda given: given.to_pylist(), "gave list"),
+        (lambda given: given.to_pylist(), "returned list"),
     ],
 )
 def test_a_wrong_result_of_a_batch_is_the_functions_error_and_not_a_rows(
@@ -215,7 +215,7 @@ def test_a_filter_of_batches_gives_as_many_truths(value: Any) -> None:
 
 def test_a_filter_of_batches_sees_only_images_that_are_there() -> None:
     found = made(lambda given: pc.greater(given["qty"], 1), batch=True)(rows(1, None, 2))
-    assert told(found, "pass") == [False, None, True]
+    assert field(found, "pass") == [False, None, True]
 
 
 def test_a_function_is_not_called_without_rows() -> None:
@@ -224,7 +224,7 @@ def test_a_function_is_not_called_without_rows() -> None:
 
     for batch in (False, True):
         found = made(never, TOTAL, batch=batch)(rows(None, None))
-        assert told(found, "pass") == [None, None]
+        assert field(found, "pass") == [None, None]
         assert len(made(never, TOTAL, batch=batch)(rows())) == 0
 
 
@@ -255,7 +255,7 @@ def test_a_function_that_takes_too_long_ends_the_batch() -> None:
 def test_a_function_on_another_thread_runs_without_a_limit() -> None:
     found: list[Any] = []
     thread = threading.Thread(
-        target=lambda: found.extend(told(made(lambda row: True)(rows(1)), "pass"))
+        target=lambda: found.extend(field(made(lambda row: True)(rows(1)), "pass"))
     )
     thread.start()
     thread.join()

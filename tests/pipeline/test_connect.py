@@ -29,7 +29,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
 
 with warnings.catch_warnings():
-    # They reach the server, and then the client is told that it cannot change them.
+    # They reach the server, and then the client gets an error that it cannot change them.
     warnings.simplefilter("ignore")
     theirs = (
         SparkSession.builder.remote("local[1]")
@@ -44,7 +44,7 @@ from headrace.spark_session.errors import running
 from headrace.pipeline.runner import SparkRunner
 from headrace.spark_session.session import Spark
 from headrace.pipeline.steps import derive, rename, where
-from tests.pipeline.making import ORDERS, TRAITS, delete, insert, pipeline, run, told, update
+from tests.pipeline.making import ORDERS, TRAITS, delete, insert, pipeline, run, row_tuples, update
 
 settings = {
     "spark.sql.ansi.enabled": "false",
@@ -79,13 +79,13 @@ changes = [
 ]
 result = run(runner, what, folder, ORDERS, changes)
 midnight = "2026-01-01 00:00:00"
-assert told(result, "id", "state", "total", "at") == [
+assert row_tuples(result, "id", "state", "total", "at") == [
     ("insert", 1, 1, "open", Decimal("10.00"), midnight),
     ("update", 3, 1, "paid", Decimal("15.00"), midnight),
     ("delete", 4, 1, None, None, None),
     ("insert", 5, 3, "open", Decimal("5.00"), midnight),
     ("delete", 6, 3, None, None, None),
-], told(result)
+], row_tuples(result)
 
 for text in (
     "rand()", "uuid()", "now()", "current_date()", "session_user()", "cast('now' as date)",

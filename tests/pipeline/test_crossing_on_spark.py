@@ -21,8 +21,8 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     run,
-    told,
     truncate,
     update,
 )
@@ -109,7 +109,7 @@ def test_a_change_is_told_as_what_it_amounts_to_within_the_filter(
         changes.append(Change(change.op, commit, 0, commit, change.before, change.after))
         expected += [(op, commit, id, s) for op, id, s in (replacing if replaces else plain)]
     result = run(runner, filtered(how), tmp_path, ORDERS, changes, traits=traits)
-    assert told(result, "id", "status") == expected
+    assert row_tuples(result, "id", "status") == expected
 
 
 @pytest.mark.meets("R22", "R23")
@@ -123,7 +123,7 @@ def test_a_change_alone_in_its_batch_is_told_the_same(
     _, change, plain, replacing = next(each for each in CROSSINGS if each[0] == crossing)
     result = run(SparkRunner(spark), filtered(how), tmp_path, ORDERS, [change], traits=traits)
     expected = replacing if traits.inserts_replace else plain
-    assert [(op, id, s) for op, _, id, s in told(result, "id", "status")] == expected
+    assert [(op, id, s) for op, _, id, s in row_tuples(result, "id", "status")] == expected
 
 
 @pytest.mark.meets("R22", "R23")
@@ -168,7 +168,7 @@ def test_a_truncate_clears_what_came_before_it_in_the_batch(
 ) -> None:
     changes = [insert(1, row(1)), truncate(2), insert(3, row(3)), truncate(4), insert(5, row(5))]
     result = run(SparkRunner(spark), filtered(how), tmp_path, ORDERS, changes)
-    assert (told(result, "id"), result.truncate) == ([("insert", 5, 5)], (4, 0))
+    assert (row_tuples(result, "id"), result.truncate) == ([("insert", 5, 5)], (4, 0))
 
 
 @pytest.mark.parametrize("condition", ["status <> 'new'", "not (status = 'new')"])
@@ -177,7 +177,7 @@ def test_a_condition_that_is_null_of_a_row_is_not_true_of_it(
 ) -> None:
     changes = [insert(1, row(1, None)), insert(2, row(2, OUT)), insert(3, row(3, IN))]
     what = pipeline(filters=[where(condition)])
-    assert told(run(SparkRunner(spark), what, tmp_path, ORDERS, changes), "id") == [
+    assert row_tuples(run(SparkRunner(spark), what, tmp_path, ORDERS, changes), "id") == [
         ("insert", 3, 3)
     ]
 
@@ -185,7 +185,7 @@ def test_a_condition_that_is_null_of_a_row_is_not_true_of_it(
 def test_equals_none_keeps_rows_without_a_value(spark: Spark, tmp_path: Path) -> None:
     changes = [insert(1, row(1, None)), insert(2, row(2, IN))]
     what = pipeline(filters=[equals("status", None)])
-    assert told(run(SparkRunner(spark), what, tmp_path, ORDERS, changes), "id") == [
+    assert row_tuples(run(SparkRunner(spark), what, tmp_path, ORDERS, changes), "id") == [
         ("insert", 1, 1)
     ]
 
@@ -203,4 +203,4 @@ def test_a_row_outside_the_filter_cannot_fail_the_job(
     fewer: Any = F.lit(100) / F.col("qty") < 50 if as_column else "100 / qty < 50"
     what = pipeline(filters=[where(positive), where(fewer)], transforms=[derive(share=share)])
     result = run(SparkRunner(spark), what, tmp_path, ORDERS, changes, traits=REPLACING)
-    assert told(result, "id", "share") == [("delete", 1, 1, None), ("delete", 2, 2, None)]
+    assert row_tuples(result, "id", "share") == [("delete", 1, 1, None), ("delete", 2, 2, None)]

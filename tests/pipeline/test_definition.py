@@ -59,7 +59,7 @@ def test_all_errors_are_found_together() -> None:
 def test_an_unknown_column_is_named_with_the_columns_there_are() -> None:
     (error,) = errors(filters=[equals("stat", 1)])
     assert error.message == (
-        "Filter 1 names the column stat, and there is none; there are id, status, qty, price"
+        "Filter 1 names the column stat, which does not exist; columns: id, status, qty, price"
     )
 
 
@@ -102,7 +102,7 @@ def test_an_empty_transform_is_an_error(transform: object) -> None:
 def test_every_column_dropped_leaves_no_table() -> None:
     bare = table(("a", "text"), key=())
     assert [e.message for e in pipeline(transforms=[drop("a")]).check(bare)] == [
-        "Transform 1 drops every column"
+        "Transform 1 drops all columns"
     ]
 
 
@@ -249,7 +249,7 @@ def test_behind_a_frame_names_are_not_known_but_the_key_is() -> None:
     (error,) = errors(transforms=[frame(same), frame(same)])
     assert "second frame" in error.message
     (error,) = errors(transforms=[frame(same), function(is_paid, columns={"x": "int"})])
-    assert "stands after a frame" in error.message
+    assert "comes after a frame" in error.message
     by_batch = function(is_paid, columns={"x": "int"}, batch=True)
     assert not errors(transforms=[frame(same), by_batch])
 

@@ -1,4 +1,4 @@
-"""What is refused before anything runs, and what is told of a row that cannot be computed."""
+"""What is refused before anything runs, and the report of a row that cannot be computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.errors import BadExpression, JobFailed, RowFailed
 from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, where
-from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
+from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, row_tuples, run
 
 if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
@@ -106,7 +106,7 @@ def test_an_expression_spark_refuses_is_named_by_its_place(
 def test_a_condition_must_be_true_or_false(spark: Spark) -> None:
     with pytest.raises(BadExpression) as caught:
         SparkRunner(spark).prepare(pipeline(filters=[where("qty + 1")]), TRAITS).output(ORDERS)
-    assert caught.value.message == "Filter 1 is int, and a condition is true or false"
+    assert caught.value.message == "Filter 1 has the type int; a condition must be true or false"
 
 
 @pytest.mark.parametrize("text", ["qty as amount", "null", "qty *"])
@@ -145,8 +145,8 @@ def test_text_and_column_mean_the_same(spark: Spark, tmp_path: Path, text: str) 
     both = pipeline(
         filters=[where(text), where(F.col("id") > 0)], transforms=[derive(x=F.expr(text))]
     )
-    first = told(run(runner, as_text, tmp_path, ORDERS, changes))
-    assert first == told(run(runner, both, tmp_path, ORDERS, changes))
+    first = row_tuples(run(runner, as_text, tmp_path, ORDERS, changes))
+    assert first == row_tuples(run(runner, both, tmp_path, ORDERS, changes))
     assert [id for _, _, id, *_ in first] == [2, 3]
 
 

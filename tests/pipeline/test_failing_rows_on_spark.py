@@ -1,4 +1,4 @@
-"""Rows that cannot be computed: found, told, and left out; and what is never blamed on rows."""
+"""Rows that cannot be computed: found, reported and left out; other errors blame no row."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     table,
-    told,
     update,
     written,
 )
@@ -147,7 +147,7 @@ def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, wa
     parts, facts = batch(tmp_path, ORDERS, changes)
     result = prepared.rows(parts, facts)
     assert [failure.place for failure in result.failures] == [(40, 0), (101, 0)]
-    assert [id for *_, id in told(result, "id")] == [at for at in range(1, 101) if at != 40]
+    assert [id for *_, id in row_tuples(result, "id")] == [at for at in range(1, 101) if at != 40]
 
 
 @BOTH_WAYS
@@ -167,7 +167,7 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
         (3, "CAST_INVALID_INPUT"),
         (4, "ARITHMETIC_OVERFLOW"),
     ]
-    assert told(result, "id") == [("insert", 1, 1)]
+    assert row_tuples(result, "id") == [("insert", 1, 1)]
     assert "secret" not in repr(result.failures)
 
 
@@ -259,7 +259,7 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
         # The filter asks for it of the row before, to tell whether the target has it.
         Failure((3, 0), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
     )
-    assert told(result, "id") == [("insert", 1, 1), ("delete", 4, 5)]
+    assert row_tuples(result, "id") == [("insert", 1, 1), ("delete", 4, 5)]
     assert jobs[0] == 1
     [loaded] = prepared.baseline(replace(parts[0], marked=2))
     assert loaded.failures == (
@@ -307,7 +307,9 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
     ]
     assert result.failures[0].facts["error"] == "ZeroDivisionError"
     assert result.failures[0].facts["function"] == "inverse"
-    assert [id for *_, id in told(result, "id")] == [at for at in range(1, 26) if at not in (3, 9)]
+    assert [id for *_, id in row_tuples(result, "id")] == [
+        at for at in range(1, 26) if at not in (3, 9)
+    ]
     assert jobs[0] == 1
     [loaded] = prepared.baseline(parts[0])
     assert [each.place for each in loaded.failures] == [(0, 2), (0, 8)]
@@ -388,7 +390,7 @@ def test_failing_rows_of_two_schema_versions_are_found_in_both(
     prepared.output(wider)
     result = prepared.rows([*old, *new], facts)
     assert [failure.place for failure in result.failures] == [(2, 0), (8, 0)]
-    assert [id for *_, id in told(result, "id")] == [1, 3, 4, 5, 6, 7, 9, 10]
+    assert [id for *_, id in row_tuples(result, "id")] == [1, 3, 4, 5, 6, 7, 9, 10]
 
 
 @pytest.mark.meets("S2")

@@ -1,4 +1,4 @@
-"""Whose fault an error of Spark is: a row's, or nobody's among the rows. No JVM."""
+"""Whether an error of Spark is caused by a row, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function of the user's as a target: what its frames hold, and whose fault an error is."""
+"""A user's function as a target: the content of its frames, and the causes of errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Taken:
         self.columns = frame.columns
         self.frames.append([row.asDict() for row in rows])
 
-    def told(self, *names: str) -> list[tuple[Any, ...]]:
+    def row_tuples(self, *names: str) -> list[tuple[Any, ...]]:
         return [tuple(row[name] for name in names) for row in self.frames[-1]]
 
 
@@ -85,10 +85,10 @@ def test_it_says_what_it_is_and_takes_frames_only() -> None:
     target.check({"orders": ORDERS})
     target.open({"orders": ORDERS}, {})
     assert target.row_count("orders") is None
-    with pytest.raises(TargetError, match="DataFrames only"):
+    with pytest.raises(TargetError, match="only DataFrames"):
         target.load("orders", 1)
     batch_: Any = object()
-    with pytest.raises(TargetError, match="DataFrames only"):
+    with pytest.raises(TargetError, match="only DataFrames"):
         target.write(batch_)
     target.close()
 
@@ -153,7 +153,7 @@ def test_a_frame_tells_what_happened_and_where(spark: Spark, tmp_path: Path) -> 
         "number", "status", "qty", "price", "twice",
         "_op", "_position", "_commit", "_ordinal", "_time",
     ]  # fmt: skip
-    assert taken.told("_op", "_commit", "_ordinal", "number", "status", "twice") == [
+    assert taken.row_tuples("_op", "_commit", "_ordinal", "number", "status", "twice") == [
         ("insert", 1, 0, 1, "paid", 4),
         ("truncate", 2, 0, None, None, None),
         ("insert", 3, 0, 2, "paid", 4),
@@ -183,7 +183,7 @@ def test_two_schema_versions_come_in_the_shape_of_the_last(spark: Spark, tmp_pat
     facts = replace(first, rows=first.rows + second.rows)
     prepared.give([*old, *new], facts, alone, taken)
     assert taken.columns[:4] == ["id", "note", "qty", "price"]
-    assert taken.told("_commit", "id", "note", "qty") == [
+    assert taken.row_tuples("_commit", "id", "note", "qty") == [
         (1, 1, None, 2),
         (2, 2, "n", 2**40),
         (4, 4, None, 2),
@@ -295,7 +295,9 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
     assert failures == (Failure((7, 0), "DIVIDE_BY_ZERO"),)
     assert asked == [failures]
     assert calls == [2]
-    assert [id for (id,) in taken.told("id")] == [at for at in range(2, 21) if at not in (7, 9)]
+    assert [id for (id,) in taken.row_tuples("id")] == [
+        at for at in range(2, 21) if at not in (7, 9)
+    ]
 
 
 @pytest.mark.spark

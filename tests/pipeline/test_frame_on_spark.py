@@ -1,4 +1,4 @@
-"""A user's function of a DataFrame: what it is given, and what it may not do."""
+"""A user's function of a DataFrame: what it gets, and what it must not do."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     run,
-    told,
     truncate,
     update,
 )
@@ -181,12 +181,12 @@ LOSSY: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "nothing": (lambda df, dim: df.where("false"), "lost 3 rows"),
     "explode": (
         lambda df, dim: df.selectExpr("*", "explode(array(1, 2)) as n"),
-        "gave 3 rows more than once",
+        "returned 3 rows more than once",
     ),
-    "union": (lambda df, dim: df.union(df), "gave 3 rows more than once"),
+    "union": (lambda df, dim: df.union(df), "returned 3 rows more than once"),
     "both": (
         lambda df, dim: df.where("id <> 1").union(df.where("id = 2")),
-        "lost 1 rows and gave 1 rows more",
+        "lost 1 rows and returned 1 rows more",
     ),
     "key": (lambda df, dim: df.selectExpr("id + 1 as id", "* except (id)"), "changed the key"),
 }
@@ -216,14 +216,20 @@ def test_a_function_that_loses_or_makes_rows_is_refused(
         (lambda df: df.drop("_change"), "lost the column _change"),
         (lambda df: df.drop("id"), "lost the key column id"),
         (lambda df: df.selectExpr("cast(id as string) id", "* except (id)"), "another type"),
-        (lambda df: df.selectExpr("*", "id as qty"), "several columns the name qty"),
+        (lambda df: df.selectExpr("*", "id as qty"), "several columns with the name qty"),
         (lambda df: df.selectExpr("*", "nope"), "uses an unknown column nope"),
         (lambda df: df.selectExpr("*", "rand() as r"), "a random number"),
         (lambda df: df.selectExpr("*", "current_timestamp() as r"), "the clock"),
-        (lambda df: df.selectExpr("*", "cast('now' as timestamp) as r"), "time of day"),
-        (lambda df: df.selectExpr("*", "monotonically_increasing_id() as r"), "place in the job"),
-        (lambda df: df.selectExpr("*", "spark_partition_id() as r"), "place in the job"),
-        (lambda df: None, "no DataFrame"),
+        (lambda df: df.selectExpr("*", "cast('now' as timestamp) as r"), "current time"),
+        (
+            lambda df: df.selectExpr("*", "monotonically_increasing_id() as r"),
+            "position of a row in the job",
+        ),
+        (
+            lambda df: df.selectExpr("*", "spark_partition_id() as r"),
+            "position of a row in the job",
+        ),
+        (lambda df: None, "must return a DataFrame"),
         (lambda df: df + 1, "raised"),
     ],
 )
@@ -292,7 +298,7 @@ def test_a_frame_is_given_away_without_receipts(spark: Spark, tmp_path: Path) ->
     assert sorted(row["1"] for row in given.collect()) == [0, 1]
     with pytest.raises(BadFrame):
         planned.plan.checked(
-            planned.plan.places(whole, ChangeImages.AFTER).toArrow(), ChangeImages.AFTER
+            planned.plan.row_references(whole, ChangeImages.AFTER).toArrow(), ChangeImages.AFTER
         )
 
 
@@ -302,7 +308,7 @@ def test_a_runner_refuses_a_lossy_frame_collected_or_given(spark: Spark, tmp_pat
     runner = SparkRunner(spark)
     what = pipeline(transforms=[frame(lambda df: df.join(dim, "id"))])
     good = [insert(1, order(1)), update(2, order(1), order(2))]
-    assert [row[:3] for row in told(run(runner, what, tmp_path, ORDERS, good))] == [
+    assert [row[:3] for row in row_tuples(run(runner, what, tmp_path, ORDERS, good))] == [
         ("insert", 1, 1),
         ("delete", 2, 1),
         ("update", 2, 2),

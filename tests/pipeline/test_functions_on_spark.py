@@ -27,9 +27,9 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     run,
     table,
-    told,
     truncate,
     update,
 )
@@ -212,7 +212,7 @@ def test_rows_that_a_function_fails_on_are_told_among_ten_thousand(
         "rows": {"transforms": [function(ratio, columns={"ratio": "double"})]},
         "batches": {"transforms": [function(ratios, columns={"ratio": "double"}, batch=True)]},
     }[kind]
-    # A row that fails is told even if a filter behind it would leave it out.
+    # A row that fails is reported even if a later filter would leave it out.
     given.setdefault("filters", []).append(where("status = 'paid'"))
     planned = Planned(spark, ORDERS, **given)
     bad = {17, 5_000, 9_999}
@@ -349,7 +349,7 @@ def test_a_wrong_result_of_a_batch_ends_the_job_naming_the_function(
     )
     with pytest.raises(BadFunction) as caught, running(pipeline="orders"):
         planned.run(tmp_path, [insert(1, order(1)), insert(2, order(2))])
-    assert "The function wrong gave" in caught.value.message
+    assert "The function wrong returned" in caught.value.message
     assert caught.value.facts == {"pipeline": "orders"}
 
 
@@ -408,7 +408,7 @@ def test_a_runner_gives_the_rows_and_tells_the_failed_ones(spark: Spark, tmp_pat
     changes = [insert(at, order(at, qty=at % 100), 1) for at in range(1, 201)]
     result = run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
     assert result.rows.num_rows == 196
-    assert told(result)[0] == ("insert", 1, 1, 1, 10.0, -2)
+    assert row_tuples(result)[0] == ("insert", 1, 1, 1, 10.0, -2)
     found = [(failure.place, failure.code) for failure in result.failures]
     assert found == [
         ((5, 1), "DIVIDE_BY_ZERO"),

@@ -26,31 +26,33 @@ class Scripted:
         self.runs = 0
         self.asked: list[int] = []
         self.cheap: set[RowReference] = set()
-        """Rows whose condition is told without a run."""
-        self.told: list[RowReference] = []
+        """Rows whose condition is known without a run."""
+        self.found_cheaply: list[RowReference] = []
 
     def run(self, without: frozenset[RowReference]) -> list[RowReference]:
-        kept = self.places(without)
+        kept = self.references(without)
         if (code := self.fails(kept)) is not None:
             raise RowFailed("A row", condition=code)
         return kept
 
-    def alone(self, places: Sequence[RowReference]) -> dict[RowReference, str]:
-        self.told += [place for place in places if place in self.cheap]
-        return {place: self.bad[place] for place in places if place in self.cheap}
+    def alone(self, references: Sequence[RowReference]) -> dict[RowReference, str]:
+        self.found_cheaply += [reference for reference in references if reference in self.cheap]
+        return {
+            reference: self.bad[reference] for reference in references if reference in self.cheap
+        }
 
     def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
         self.asked.append(most)
         if self._suspects is None:
             return None
-        return [place for place in self._suspects if place not in without][:most]
+        return [reference for reference in self._suspects if reference not in without][:most]
 
-    def places(self, without: frozenset[RowReference]) -> list[RowReference]:
-        return [place for place in self.all if place not in without]
+    def references(self, without: frozenset[RowReference]) -> list[RowReference]:
+        return [reference for reference in self.all if reference not in without]
 
     def fails(self, only: Sequence[RowReference]) -> str | None:
         self.runs += 1
-        return next((self.bad[place] for place in only if place in self.bad), None)
+        return next((self.bad[reference] for reference in only if reference in self.bad), None)
 
 
 def isolation(job: Scripted, most: int = 20) -> Isolation:
@@ -81,15 +83,15 @@ def test_halving_stops_once_it_has_found_enough() -> None:
 
 
 def test_halving_blames_nobody_where_rows_fail_only_together() -> None:
-    places = [(at, 0) for at in range(64)]
-    assert halve(places, lambda only: "A" if len(only) > 8 else None, 20) == {}
+    references = [(at, 0) for at in range(64)]
+    assert halve(references, lambda only: "A" if len(only) > 8 else None, 20) == {}
 
 
 @pytest.mark.meets("S2")
 def test_what_fails_is_left_out_and_told_and_the_rest_is_computed() -> None:
     job = Scripted(100, {3: "DIVIDE_BY_ZERO", 70: "CAST_INVALID_INPUT"})
     found = isolation(job)
-    assert found.settle(job.run) == [place for place in job.all if place not in job.bad]
+    assert found.settle(job.run) == [reference for reference in job.all if reference not in job.bad]
     assert found.failures == (
         Failure((3, 0), "DIVIDE_BY_ZERO"),
         Failure((70, 0), "CAST_INVALID_INPUT"),
@@ -115,7 +117,7 @@ def test_a_suspect_whose_condition_is_told_cheaply_costs_no_run() -> None:
         (50, "B"),
         (77, "C"),
     ]
-    assert job.told == [(3, 0), (77, 0)]
+    assert job.found_cheaply == [(3, 0), (77, 0)]
     assert job.runs == 3, "the failed one, row 50 alone, and the last"
 
 
@@ -209,6 +211,6 @@ def test_what_must_go_with_the_failed_rows_is_left_out_with_them() -> None:
         return frozenset({(2, 0), (9, 0)})
 
     without = frozenset({(0, 0)})
-    kept = isolation(job).settle(job.run, without, behind=behind)
+    kept = isolation(job).settle(job.run, without, blocked=behind)
     assert kept == [(at, 0) for at in (1, 3, 4, 5, 6, 7, 8)]
     assert asked == [((2, 0),)]

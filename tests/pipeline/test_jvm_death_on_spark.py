@@ -1,5 +1,5 @@
 """
-A JVM that dies is noticed, told and replaced, in the same process.
+A JVM that dies is noticed, reported and replaced, in the same process.
 
 It runs in a process of its own, because a death takes with it what everybody else in the
 process holds of Spark.
@@ -38,7 +38,7 @@ def asleep(batches):
         time.sleep(36000)
         yield batch
 
-def told(work):
+def error_of(work):
     try:
         with running():
             work()
@@ -57,7 +57,7 @@ def killed_under_way():
     def counted():
         spark.bulk.range(4).mapInArrow(asleep, "id long").count()
     works = [tagged, counted, tagged]
-    threads = [threading.Thread(target=lambda: found.append(told(work))) for work in works]
+    threads = [threading.Thread(target=lambda: found.append(error_of(work))) for work in works]
     for thread in threads:
         thread.start()
     tracker = spark.session.sparkContext._jsc.sc().statusTracker()
@@ -70,7 +70,7 @@ def killed_under_way():
 
 def out_of_memory():
     greedy = spark.small.range(1).selectExpr("size(array_repeat(id, 300000000))")
-    assert told(lambda: spark.collect(greedy)) is SparkGone
+    assert error_of(lambda: spark.collect(greedy)) is SparkGone
 
 spark, columns, threads, path = None, [], [], list(sys.path)
 for death in (killed, killed_under_way, out_of_memory):
@@ -84,7 +84,7 @@ for death in (killed, killed_under_way, out_of_memory):
         assert not before.alive
         before.stop()
         kept = columns[-1]
-        assert told(lambda: spark.small.range(3).where(kept).toArrow()) is not None
+        assert error_of(lambda: spark.small.range(3).where(kept).toArrow()) is not None
     assert spark.small.range(5).toArrow().num_rows == 5
     columns.append(F.col("id") > 1)
     threads.append(threading.active_count())
@@ -93,7 +93,7 @@ for death in (killed, killed_under_way, out_of_memory):
     death()
     while spark.alive:
         time.sleep(0.02)
-    assert told(lambda: spark.collect(spark.small.range(3))) is SparkGone
+    assert error_of(lambda: spark.collect(spark.small.range(3))) is SparkGone
     spark.cancel("t")
 
 assert threads[0] == threads[1] == threads[2], threads

@@ -52,7 +52,7 @@ def key(number: int) -> bytes:
     return found
 
 
-# --- what a letter keeps ---------------------------------------------------------------------
+# --- what a dead letter keeps ----------------------------------------------------------------
 
 
 @pytest.mark.meets("R30", "S2")
@@ -157,7 +157,7 @@ def test_letters_of_several_tables_and_schemas_share_a_file(files: Files) -> Non
     assert [each.position for each in opened(files).all("customers")] == [at(3)]
 
 
-# --- one letter, however often ---------------------------------------------------------------
+# --- a dead letter that is added several times -----------------------------------------------
 
 
 @pytest.mark.meets("R30")

@@ -23,7 +23,7 @@ CLEARED = at(2)
 
 
 def write(letters: Letters, promised: list[str]) -> None:
-    """Add letters one by one, with a truncate between; note what returned."""
+    """Add dead letters one by one, with a truncate in between; note what returned."""
     for number in KEYS:
         letters.add([inserted(number, number)])
         promised.append(f"letter {number}")
@@ -62,7 +62,7 @@ def cut() -> None:
 
 
 def places() -> Sequence[int]:
-    """Return at which steps of the whole story it is interrupted: in each letter at another."""
+    """Return the steps at which the story is interrupted: a different one in each dead letter."""
     steps = steps_of(lambda disk: write(opened(files_on(disk)), []), STEPS)
     walked = thinned(range(len(steps)), every=5)
     assert_every_kind(steps, walked)
@@ -97,7 +97,7 @@ def test_no_power_cut_or_kill_at_any_step_loses_a_letter_or_leaves_one_unreadabl
             if fate == "cut":
                 disk.power_cut(dice)
             check(files, promised)
-            # The next life sends the same again, and what it is told is there stays there.
+            # The next run adds the same again, and what counts as stored stays stored.
             write(opened(files), promised)
             disk.power_cut(dice)
             check(files, promised)

@@ -13,7 +13,7 @@ from headrace.changelog.values import ValueType
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, function, where
-from tests.pipeline.making import TRAITS, batch, delete, insert, pipeline, told, update
+from tests.pipeline.making import TRAITS, batch, delete, insert, pipeline, row_tuples, update
 
 if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
@@ -70,7 +70,7 @@ def test_columns_are_found_by_their_ids_and_older_rows_have_what_the_source_says
     result = prepared.rows(lifted([*parts, *newer]), every)
     assert result.rows.schema.names[4:] == list(output.names) == list(NEW.names)
     names = ("id", "qty", "rem'ark", "state", "paid", "empty")
-    assert told(result, *names) == [
+    assert row_tuples(result, *names) == [
         ("insert", 1, 1, 2, "n", "it's new", True, None),
         ("delete", 2, 1, None, None, None, None, None),
         ("update", 2, 5, 2, "n", "it's new", True, None),
@@ -105,7 +105,7 @@ def test_filters_and_transforms_see_the_columns_of_now(
         tmp_path, OLD, [insert(1, low), insert(2, high), update(3, low, {**low, "qty": 7})]
     )
     result = prepared.rows(lifted(parts), facts)
-    assert told(result, "id", "twice") == [("insert", 2, 2, 4), ("insert", 3, 1, 14)]
+    assert row_tuples(result, "id", "twice") == [("insert", 2, 2, 4), ("insert", 3, 1, 14)]
 
 
 def test_a_row_that_fails_in_an_older_segment_is_found_there(spark: Spark, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_row_that_fails_in_an_older_segment_is_found_there(spark: Spark, tmp_p
     parts, facts = batch(tmp_path, OLD, rows)
     result = prepared.rows(lifted(parts), facts)
     assert [failure.place for failure in result.failures] == [(1, 0)]
-    assert told(result, "id", "share") == [("insert", 2, 2, 100), ("insert", 3, 3, 50)]
+    assert row_tuples(result, "id", "share") == [("insert", 2, 2, 100), ("insert", 3, 3, 50)]
     [loaded] = prepared.baseline(lifted(parts)[0])
     assert [failure.place for failure in loaded.failures] == [(0, 0)]
     assert loaded.rows.num_rows == 2

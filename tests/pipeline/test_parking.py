@@ -1,4 +1,4 @@
-"""Which changes are set aside: the vectorised way against one that looks at each change."""
+"""Which changes are parked: the vectorised way against one that looks at each change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import META, TableSchema
-from headrace.deadletters.hold import ParkedChange, keys_of, set_aside, without
+from headrace.deadletters.hold import ParkedChange, changes_to_park, keys_of, without
 from headrace.pipeline.result import Failure, RowReference
 from tests.pipeline.making import delete, insert, table, truncate, update
 from tests.support.tiers import examples
@@ -28,19 +28,21 @@ BY_BOTH = table(("id", "int64"), ("name", "text"), key=("id", "name"))
 BY_NUMERIC = table(("id", "numeric"), ("v", "text"))
 
 
-def aside(
+def parked(
     schema: TableSchema,
     changes: Sequence[Change],
     held: Mapping[bytes, Position] | None = None,
     failed: Sequence[RowReference] = (),
 ) -> list[tuple[RowReference, str]]:
-    found = set_aside(as_segment(schema, changes), schema, EPOCH, held or {}, failures(failed))
-    assert all(changes[each.row].commit == each.place[0] for each in found)
-    return [(each.place, each.kind) for each in found]
+    found = changes_to_park(
+        as_segment(schema, changes), schema, EPOCH, held or {}, failures(failed)
+    )
+    assert all(changes[each.row].commit == each.reference[0] for each in found)
+    return [(each.reference, each.kind) for each in found]
 
 
-def failures(places: Sequence[RowReference]) -> dict[RowReference, Failure]:
-    return {place: Failure(place, "DIVIDE_BY_ZERO") for place in places}
+def failures(references: Sequence[RowReference]) -> dict[RowReference, Failure]:
+    return {reference: Failure(reference, "DIVIDE_BY_ZERO") for reference in references}
 
 
 def key(number: object, schema: TableSchema = BY_NUMBER) -> bytes:
@@ -51,7 +53,7 @@ def key(number: object, schema: TableSchema = BY_NUMBER) -> bytes:
 @pytest.mark.meets("R30")
 def test_a_failed_change_takes_along_what_follows_it_by_key() -> None:
     changes = [insert(1, {"id": 1}), insert(2, {"id": 2}), update(3, {"id": 1}, {"id": 1})]
-    assert aside(BY_NUMBER, changes, failed=[(1, 0)]) == [((1, 0), "failed"), ((3, 0), "behind")]
+    assert parked(BY_NUMBER, changes, failed=[(1, 0)]) == [((1, 0), "failed"), ((3, 0), "behind")]
 
 
 @pytest.mark.meets("R30")
@@ -65,7 +67,7 @@ def test_a_change_of_key_carries_the_hold_to_the_new_key_and_leaves_it_on_the_ol
         insert(6, {"id": 9}),
     ]
     held = {key(1): Position(EPOCH, 1)}
-    assert aside(BY_NUMBER, changes, held) == [((at, 0), "behind") for at in (2, 3, 4, 5)]
+    assert parked(BY_NUMBER, changes, held) == [((at, 0), "behind") for at in (2, 3, 4, 5)]
 
 
 @pytest.mark.meets("R30")
@@ -81,7 +83,7 @@ def test_a_change_of_key_carries_the_hold_to_the_new_key_and_leaves_it_on_the_ol
 )
 def test_a_key_is_held_from_its_position_on(since: Position, commits: list[int]) -> None:
     changes = [update(at, {"id": 1}, {"id": 1}) for at in (1, 2, 3)]
-    found = aside(BY_NUMBER, changes, {key(1): since})
+    found = parked(BY_NUMBER, changes, {key(1): since})
     assert found == [((at, 0), "behind") for at in commits]
 
 
@@ -97,7 +99,7 @@ def test_a_truncate_ends_the_holds_before_it_and_no_other() -> None:
         insert(7, {"id": 4}),
     ]
     held = {key(1): Position(1, 1), key(2): Position(EPOCH, 4)}
-    assert aside(BY_NUMBER, changes, held, failed=[(5, 0)]) == [
+    assert parked(BY_NUMBER, changes, held, failed=[(5, 0)]) == [
         ((1, 0), "behind"),
         ((4, 0), "behind"),
         ((5, 0), "failed"),
@@ -108,7 +110,7 @@ def test_a_truncate_ends_the_holds_before_it_and_no_other() -> None:
 
 def test_failures_of_other_rows_are_not_looked_at() -> None:
     changes = [insert(2, {"id": 1}), insert(4, {"id": 2}, ordinal=3)]
-    assert aside(BY_NUMBER, changes, failed=[(1, 0), (2, 1), (3, 0), (4, 2), (5, 0)]) == []
+    assert parked(BY_NUMBER, changes, failed=[(1, 0), (2, 1), (3, 0), (4, 2), (5, 0)]) == []
 
 
 def test_a_change_set_aside_says_its_keys_and_its_failure() -> None:
@@ -119,23 +121,25 @@ def test_a_change_set_aside_says_its_keys_and_its_failure() -> None:
     ]
     rows = as_segment(BY_NUMBER, changes)
     failure = Failure((2, 0), "DIVIDE_BY_ZERO", {"column": "v"})
-    one, other = set_aside(rows, BY_NUMBER, EPOCH, {}, {failure.place: failure})
+    one, other = changes_to_park(rows, BY_NUMBER, EPOCH, {}, {failure.place: failure})
     assert (one.keys, one.failure, one.row) == ((key(1), key(2)), failure, 1)
     assert (other.keys, other.failure, other.row) == ((key(2),), None, 2)
     assert keys_of(rows.slice(1, 1), BY_NUMBER) == one.keys
 
 
 def test_where_nothing_failed_and_nothing_is_held_nothing_is_read() -> None:
-    assert set_aside(pa.table({"_op": [1]}), BY_NUMBER, EPOCH, {}, {}) == []
+    assert changes_to_park(pa.table({"_op": [1]}), BY_NUMBER, EPOCH, {}, {}) == []
     assert (
-        set_aside(BY_NUMBER.segment.empty_table(), BY_NUMBER, EPOCH, {b"": Position(1, 1)}, {})
+        changes_to_park(
+            BY_NUMBER.segment.empty_table(), BY_NUMBER, EPOCH, {b"": Position(1, 1)}, {}
+        )
         == []
     )
 
 
 def test_a_long_chain_of_key_changes_is_followed_to_its_end() -> None:
     changes = [update(at, {"id": at}, {"id": at + 1}) for at in range(1, 500)]
-    found = aside(BY_NUMBER, changes, failed=[(100, 0)])
+    found = parked(BY_NUMBER, changes, failed=[(100, 0)])
     assert found == [((at, 0), "failed" if at == 100 else "behind") for at in range(100, 500)]
 
 
@@ -147,7 +151,7 @@ def naive(
     held: Mapping[tuple[object, ...], Position],
     failed: Sequence[RowReference],
 ) -> list[tuple[RowReference, str]]:
-    """What is to be set aside, change by change, over plain values."""
+    """The changes to park, change by change, over plain values."""
     holding = {value: [since] for value, since in held.items()}
     found = []
     for change in changes:
@@ -156,9 +160,9 @@ def naive(
             for positions in holding.values():
                 positions[:] = [since for since in positions if since > at]
         own = {tuple(image.values()) for image in (change.before, change.after) if image}
-        behind = any(since <= at for value in own for since in holding.get(value, ()))
-        if (place := (change.commit, change.ordinal)) in failed or behind:
-            found.append((place, "failed" if place in failed else "behind"))
+        blocked = any(since <= at for value in own for since in holding.get(value, ()))
+        if (reference := (change.commit, change.ordinal)) in failed or blocked:
+            found.append((reference, "failed" if reference in failed else "behind"))
             for value in own:
                 holding.setdefault(value, []).append(at)
     return found
@@ -212,19 +216,21 @@ def test_what_is_set_aside_is_what_looking_at_each_change_finds(
     schema, rows = KEYS[name]
     changes = data.draw(histories(rows))
     wanted = data.draw(st.dictionaries(st.sampled_from(range(len(rows))), positions, max_size=3))
-    places = [(change.commit, change.ordinal) for change in changes if change.op is not Op.TRUNCATE]
-    failed = data.draw(st.lists(st.sampled_from(places), max_size=2)) if places else []
+    references = [
+        (change.commit, change.ordinal) for change in changes if change.op is not Op.TRUNCATE
+    ]
+    failed = data.draw(st.lists(st.sampled_from(references), max_size=2)) if references else []
     packed = [keys_of(as_segment(schema, [insert(1, row)]), schema)[0] for row in rows]
     held = {packed[at]: since for at, since in wanted.items()}
     plain = {tuple(rows[at].values()): since for at, since in wanted.items()}
-    assert aside(schema, changes, held, failed) == naive(changes, plain, failed)
+    assert parked(schema, changes, held, failed) == naive(changes, plain, failed)
 
 
 # --- in bulk -----------------------------------------------------------------------------------
 
 
 def bulk(schema: TableSchema, count: int) -> pa.Table:
-    """Updates of as many rows, made quickly."""
+    """Updates of this many rows, made quickly."""
     ids: pa.Array = pa.array(np.arange(count) * 7919 % count)
     if schema.column("id").type.kind == "text":
         ids = ids.cast(pa.string())
@@ -252,7 +258,7 @@ def test_ten_held_keys_are_found_by_as_few_steps_among_many_changes_as_among_few
         if schema is BY_TEXT:
             values = list(map(str, values))
         held = {key(value, schema): Position(1, 1) for value in values}
-        taken.append(steps(lambda: found.extend(set_aside(rows, schema, EPOCH, held, {}))))
+        taken.append(steps(lambda: found.extend(changes_to_park(rows, schema, EPOCH, held, {}))))
 
     taken: list[int] = []
     found: list[ParkedChange] = []
@@ -288,7 +294,7 @@ def steps(work: Callable[[], object]) -> int:
     st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6),
 )
 def test_the_rows_at_some_places_are_left_out(
-    rows: list[RowReference], places: frozenset[RowReference]
+    rows: list[RowReference], references: frozenset[RowReference]
 ) -> None:
     made = pa.table(
         {
@@ -298,8 +304,8 @@ def test_the_rows_at_some_places_are_left_out(
             "at": pa.array(range(len(rows))),
         }
     )
-    kept = without(made, places)["at"].to_pylist()
-    assert kept == [at for at, place in enumerate(rows) if place not in places]
+    kept = without(made, references)["at"].to_pylist()
+    assert kept == [at for at, reference in enumerate(rows) if reference not in references]
 
 
 def test_rows_are_left_out_by_our_columns_though_a_user_has_such_names() -> None:

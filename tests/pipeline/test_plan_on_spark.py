@@ -25,9 +25,9 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     run,
     table,
-    told,
     update,
 )
 
@@ -84,7 +84,7 @@ def test_parts_of_two_schema_versions_come_as_one_in_position_order(
     prepared.output(ORDERS)
     result = prepared.rows([*old, *new], facts)
     assert result.rows.schema.names[4:] == list(wider.names)
-    assert told(result, "id", "note") == [
+    assert row_tuples(result, "id", "note") == [
         ("insert", 1, 1, None),
         ("insert", 2, 2, "n"),
         ("delete", 3, 1, None),
@@ -114,7 +114,7 @@ def test_transforms_apply_in_order(spark: Spark, tmp_path: Path, as_column: bool
     changes = [insert(1, order(1)), update(2, order(1), order(1, price=Decimal(3)))]
     result = run(runner, what, tmp_path, ORDERS, [*changes, delete(3, order(1))])
     assert result.rows.schema.names[4:] == list(output.names)
-    assert told(result) == [
+    assert row_tuples(result) == [
         ("insert", 1, 1, 3, Decimal("2.50"), Decimal("3.00"), Decimal("6.00")),
         ("update", 2, 1, 3, Decimal("4.00"), Decimal("6.00"), Decimal("12.00")),
         ("delete", 3, 1, None, None, None, None),
@@ -194,7 +194,7 @@ def test_a_column_may_have_any_name(spark: Spark, tmp_path: Path, as_column: boo
         "after.x",
     ]
     values = sum(range(10, 10 + len(ODD)))
-    assert told(result, "id", "c`d", "total", "after.x") == [
+    assert row_tuples(result, "id", "c`d", "total", "after.x") == [
         ("insert", 1, 1, 14, values, 12),
         ("delete", 2, 1, 14, None, None),
         ("update", 2, 1, 99, values + 85, 12),
@@ -238,7 +238,7 @@ def test_a_value_passes_unchanged_and_equals_finds_it(
     changes = [insert(at, {"id": at, "v": v}) for at, v in enumerate([value, other, None], 1)]
     what = pipeline(filters=[equals("v", value)])
     result = run(SparkRunner(spark), what, tmp_path, plain, changes)
-    assert [id for *_, id in told(result, "id")] == [1]
+    assert [id for *_, id in row_tuples(result, "id")] == [1]
     passed = run(SparkRunner(spark), pipeline(), tmp_path, plain, changes)
     found = ValueType.parse(kind).from_arrow(passed.rows["v"])
     same: Callable[[object, object], bool] = lambda a, b: a == b or str(a) == str(b) == "nan"  # noqa: E731
@@ -272,7 +272,7 @@ def test_equals_compares_a_column_without_type_as_sqlite_does(
     result = run(
         SparkRunner(spark), pipeline(filters=[equals("v", value)]), tmp_path, loose, changes
     )
-    assert [id for *_, id in told(result, "id")] == ids
+    assert [id for *_, id in row_tuples(result, "id")] == ids
 
 
 def test_expressions_reach_into_a_column_without_type(spark: Spark, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_expressions_reach_into_a_column_without_type(spark: Spark, tmp_path: Pa
         transforms=[derive(n="coalesce(v.d, cast(v.i as double))", t="v.t"), drop("v")],
     )
     result = run(SparkRunner(spark), what, tmp_path, loose, changes)
-    assert told(result) == [("insert", 2, 2, 2.5, None), ("insert", 3, 3, None, "three")]
+    assert row_tuples(result) == [("insert", 2, 2, 2.5, None), ("insert", 3, 3, None, "three")]
 
 
 def test_structs_and_long_keys_pass_as_they_are(spark: Spark, tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_value_that_its_column_could_not_hold_fails_only_pipelines_that_need_i
     with pytest.raises(RowFailed):
         list(prepared.baseline(replace(parts[0], marked=1)))
     without = run(runner, pipeline(transforms=[drop("qty")]), tmp_path, ORDERS, changes)
-    assert [id for *_, id in told(without, "id")] == [1, 2]
+    assert [id for *_, id in row_tuples(without, "id")] == [1, 2]
 
 
 def test_a_part_without_its_key_changes_is_told_by_place(spark: Spark, tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_part_without_its_key_changes_is_told_by_place(spark: Spark, tmp_path:
     what = pipeline(filters=[equals("a", "x")])
     changes = [insert(1, row), update(2, row, row | {"b": "z"}), delete(3, row)]
     result = run(SparkRunner(spark), what, tmp_path, keyless, changes)
-    assert told(result) == [
+    assert row_tuples(result) == [
         ("insert", 1, "x", "y"),
         ("update", 2, "x", "z"),
         ("delete", 3, None, None),
@@ -381,6 +381,6 @@ def test_a_part_is_read_by_its_schema_alone(spark: Spark, tmp_path: Path) -> Non
     what = pipeline()
     prepared = runner.prepare(what, TRAITS)
     prepared.output(single)
-    assert told(prepared.rows(parts, facts)) == [("insert", 1, 1)]
+    assert row_tuples(prepared.rows(parts, facts)) == [("insert", 1, 1)]
     empty = SegmentGroup(single, parts[0].paths[:1], (0,))
     assert prepared.rows([empty], facts).rows.num_rows == 0

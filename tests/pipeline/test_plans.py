@@ -1,4 +1,4 @@
-"""A Spark that dies is replaced once, and plans are made again; with Sparks that are scripted."""
+"""A Spark that dies is replaced once, and plans are made again; with scripted Sparks."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_function_of_frames_that_fails_on_a_new_spark_used_something_of_the_ol
     planned(what)
     first.alive = False
     assert runner.revive()
-    with pytest.raises(SparkGone, match="function of frames"):
+    with pytest.raises(SparkGone, match="frame function"):
         planned(what)
 
 

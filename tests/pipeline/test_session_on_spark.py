@@ -25,7 +25,7 @@ from headrace.spark_session import jvm
 from headrace.spark_session.java import TRIED, find_java, newest_for
 from headrace.spark_session.session import Spark, start_session
 from headrace.spark_session.settings import APPLICATION, BULK, SESSION, SMALL
-from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
+from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, row_tuples, run, table
 from tests.postgres.servers import wait_until
 from tests.spark_session import jvm_options
 from tests.support.patience import patience
@@ -243,7 +243,7 @@ def test_a_users_session_keeps_its_settings_and_is_never_stopped(
     row = {"id": 1, "Id": 7, "at": datetime(2026, 1, 1, tzinfo=UTC)}
     what = pipeline(transforms=[derive(x="Id - id", at="cast(at as string)")], on_error="stop")
     result = run(SparkRunner(brought), what, tmp_path, schema, [insert(1, row)])
-    assert told(result, "x", "at") == [("insert", 1, 6, "2026-01-01 00:00:00")]
+    assert row_tuples(result, "x", "at") == [("insert", 1, 6, "2026-01-01 00:00:00")]
     with pytest.raises(RowFailed):
         what = pipeline(transforms=[derive(x="1 / (id - 1)")], on_error="stop")
         run(SparkRunner(brought), what, tmp_path, schema, [insert(1, row)])
@@ -312,7 +312,7 @@ def test_pipelines_run_at_the_same_time_from_threads_of_their_own(
         prepared = runner.prepare(what, TRAITS)
         prepared.output(ORDERS)
         for _ in range(3):
-            found[number] = [x for *_, x in told(prepared.rows(parts, facts), "x")]
+            found[number] = [x for *_, x in row_tuples(prepared.rows(parts, facts), "x")]
 
     rows = [{"id": at, "status": "s", "qty": at, "price": Decimal(1)} for at in range(1, 4)]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])

@@ -1,4 +1,4 @@
-"""Steps that read a column which a change may come without, as far as Spark is not needed."""
+"""Steps that read a column which an update may leave out, as far as Spark is not needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(**given: Any) -> list[str]:
     found = pipeline(**given).check(LONG)
     assert all(isinstance(error, UnsentColumn) for error in found)
     assert all(error.facts["table"] == "orders" for error in found)
-    return [error.message.removesuffix(", and an update may come without") for error in found]
+    return [error.message.removesuffix(", which an update may leave out") for error in found]
 
 
 @pytest.mark.parametrize("filter_", [equals("note", "x"), prefix("note", "x"), regex("note", "x")])

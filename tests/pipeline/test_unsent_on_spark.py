@@ -1,4 +1,4 @@
-"""Expressions that read a column which a change may come without."""
+"""Expressions that read a column which an update may leave out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_expression_on_such_a_column_is_refused(spark: Spark) -> None:
         runner.prepare(pipeline(**given), TRAITS).output(SENT)
         with pytest.raises(UnsentColumn) as caught:
             runner.prepare(pipeline(**given), TRAITS).output(LONG)
-        return caught.value.message.removesuffix(", and an update may come without")
+        return caught.value.message.removesuffix(", which an update may leave out")
 
     assert told(filters=[where("id > 1"), where("note like 'x%'")]) == (
         "Filter 2 reads the column note"

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.meets("R21")
 
 PATIENCE = patience()
 ON_NOTE = [equals("note", "x")]
-TOLD = "Filter 1 reads the column note, and an update may come without"
+TOLD = "Filter 1 reads the column note, which an update may leave out"
 
 
 class Shop:

@@ -1,4 +1,4 @@
-"""The memory target: how changes are heard, and what the engine may ask of it."""
+"""The memory target: readers and listeners of changes, and the calls of the engine."""
 
 import gc
 import json
@@ -37,7 +37,7 @@ def opened(*, show: bool = True) -> IndexedMemory:
     return target
 
 
-def told(found: Sequence[TableChange]) -> list[tuple[str, object, object]]:
+def operations(found: Sequence[TableChange]) -> list[tuple[str, object, object]]:
     return [
         (
             change.op,
@@ -48,7 +48,7 @@ def told(found: Sequence[TableChange]) -> list[tuple[str, object, object]]:
     ]
 
 
-class Heard:
+class RecordingListener:
     """A listener that can be waited for."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_every_change_is_heard_in_order_with_both_rows() -> None:
     )
     target.close()
     found = list(reader)
-    assert told(found) == [
+    assert operations(found) == [
         ("insert", None, 1),
         ("update", 1, 2),
         ("delete", 2, None),
@@ -112,24 +112,24 @@ def test_a_batch_that_comes_again_is_not_heard_again() -> None:
     target.write(batch((DELETE, {"id": 1}), at=2))
     assert target.write(first) == Position(1, 2)
     target.close()
-    assert told(list(reader)) == [("insert", None, 1), ("delete", 1, None)]
+    assert operations(list(reader)) == [("insert", None, 1), ("delete", 1, None)]
 
 
 @pytest.mark.meets("R23d")
 def test_a_truncate_is_one_change_before_the_rows_that_follow() -> None:
     target = opened()
     target.write(batch((INSERT, {"id": 1, "grp": 1}), (INSERT, {"id": 2, "grp": 1}), at=1))
-    reader, heard = target.changes(), Heard()
-    target.listen(heard)
+    reader, listener = target.changes(), RecordingListener()
+    target.listen(listener)
     late = batch((INSERT, {"id": 3, "grp": 3}), at=3, truncate=Position(1, 2))
     target.write(late)
     target.write(late)
     target.close()
     found = list(reader)
-    assert told(found) == [("truncate", None, None), ("insert", None, 3)]
+    assert operations(found) == [("truncate", None, None), ("insert", None, 3)]
     assert found[0].key == ()
     assert [change.position for change in found] == [Position(1, 2), Position(1, 3)]
-    assert heard.pairs[0] == (None, None)
+    assert listener.pairs[0] == (None, None)
     assert [row["id"] for row in target.all()] == [3]
 
 
@@ -165,7 +165,7 @@ def test_a_reader_may_begin_with_the_rows_that_are_there() -> None:
     target.write(batch((DELETE, {"id": 1}), at=2))
     target.close()
     found = list(reader)
-    assert told(found) == [("insert", None, 1), ("insert", None, 2), ("delete", 1, None)]
+    assert operations(found) == [("insert", None, 1), ("insert", None, 2), ("delete", 1, None)]
     assert [change.position.commit for change in found] == [1, 1, 2]
     with pytest.raises(TableError):
         target.changes(start="then")
@@ -174,8 +174,8 @@ def test_a_reader_may_begin_with_the_rows_that_are_there() -> None:
 @pytest.mark.meets("invariant 7")
 def test_who_listens_before_the_start_hears_the_first_rows_once_they_are_exact() -> None:
     target = memory()
-    heard, reader = Heard(), target.changes("rows")
-    target.listen(heard)
+    listener, reader = RecordingListener(), target.changes("rows")
+    target.listen(listener)
     target.open({"orders": ORDERS}, {"orders": ORIGIN})
     loading = target.load("orders", 1)
     loading.write(baseline(ORDERS, [{"id": 1, "grp": 1}, {"id": 2, "grp": 2}]))
@@ -185,9 +185,9 @@ def test_who_listens_before_the_start_hears_the_first_rows_once_they_are_exact()
     with pytest.raises(UnknownTable):
         target.get(1)
     loading.switch(Position(1, 6))
-    heard.wait(2)
+    listener.wait(2)
     target.close()
-    assert sorted(told(list(reader))) == [("insert", None, 2), ("insert", None, 7)]
+    assert sorted(operations(list(reader))) == [("insert", None, 2), ("insert", None, 7)]
     assert target.position == Position(1, 6)
 
 
@@ -202,7 +202,7 @@ def test_a_reload_is_heard_as_the_difference() -> None:
     loading.switch(Position(1, 5))
     target.close()
     found = list(reader)
-    assert told(found) == [
+    assert operations(found) == [
         ("delete", 0, None),
         ("update", 2, 22),
         ("insert", None, 9),
@@ -257,17 +257,17 @@ def test_a_reader_can_be_closed_from_another_thread() -> None:
 
 def test_a_listener_hears_both_rows_until_it_is_stopped() -> None:
     target = opened()
-    heard = Heard()
-    stop = target.listen(heard)
+    listener = RecordingListener()
+    stop = target.listen(listener)
     target.write(batch((INSERT, {"id": 1, "grp": 1}), (UPDATE, {"id": 1, "grp": 2}), at=1))
     target.write(batch((DELETE, {"id": 1}), at=2))
-    heard.wait(3)
+    listener.wait(3)
     stop()
     stop()
     target.write(batch((INSERT, {"id": 2}), at=3))
     target.close()
     one, two = {"id": 1, "grp": 1}, {"id": 1, "grp": 2}
-    assert heard.pairs == [(None, one), (one, two), (two, None)]
+    assert listener.pairs == [(None, one), (one, two), (two, None)]
 
 
 def test_a_change_is_visible_before_it_is_heard() -> None:
@@ -288,12 +288,12 @@ def test_a_change_is_visible_before_it_is_heard() -> None:
 
 def test_a_slow_listener_holds_up_neither_the_writer_nor_the_others() -> None:
     target = opened()
-    go, heard = threading.Event(), Heard()
+    go, listener = threading.Event(), RecordingListener()
     target.listen(lambda old, new: go.wait(patience()))
-    target.listen(heard)
+    target.listen(listener)
     for at in range(1, 51):
         target.write(batch((INSERT, {"id": at}), at=at))
-    heard.wait(50)
+    listener.wait(50)
     assert target.count() == 50
     go.set()
     target.close()
@@ -301,17 +301,17 @@ def test_a_slow_listener_holds_up_neither_the_writer_nor_the_others() -> None:
 
 def test_a_listener_that_raises_is_dropped_logged_and_counted(tmp_path: Path) -> None:
     target = opened()
-    heard = Heard()
+    listener = RecordingListener()
 
     def fail(old: Row | None, new: Row | None) -> None:
         raise RuntimeError("secret value")
 
     close = logs.log_into(tmp_path)
     target.listen(fail)
-    target.listen(heard)
+    target.listen(listener)
     target.write(batch((INSERT, {"id": 1}), at=1))
     target.write(batch((INSERT, {"id": 2}), at=2))
-    heard.wait(2)
+    listener.wait(2)
     assert await_seen(lambda: target.dropped_listeners == 1)
     target.close()
     close()
@@ -362,7 +362,7 @@ def test_several_tables_are_asked_by_name() -> None:
         with pytest.raises(UnknownTable):
             read()
     target.close()
-    assert told(list(reader)) == [("insert", None, 5)]
+    assert operations(list(reader)) == [("insert", None, 5)]
 
 
 @pytest.mark.meets("R26a")

@@ -16,7 +16,7 @@ from headrace.targets.target import Batch, Loading, Target
 from headrace.testing.contracts import TABLE, THINGS, State, TargetContract, batch, loaded
 from tests.tables.build import DELETE, INSERT, UPDATE, baseline, changes, table_schema
 
-Told = tuple[object, ...]
+HookCall = tuple[object, ...]
 
 
 class Names(hr.RowTarget):
@@ -24,14 +24,14 @@ class Names(hr.RowTarget):
 
     def __init__(self, names: State | None = None, *, durable: bool = False) -> None:
         self.names: State = {} if names is None else names
-        self.told: list[Told] = []
+        self.hooks_called: list[HookCall] = []
         self.durable = durable
         self.fail: set[str] = set()
 
     def tell(self, *what: object) -> None:
         if what[0] in self.fail:
             raise ValueError(f"a secret: {what}")
-        self.told.append(what)
+        self.hooks_called.append(what)
 
     def put(self, row: Row) -> None:
         self.names[row.get_int("id")] = None if row["name"] is None else row.get_string("name")
@@ -103,7 +103,7 @@ def live(target: Names | None = None) -> Names:
     loading = target.load(TABLE, 1)
     loading.write(loaded({1: "a"}))
     loading.switch(Position(1, 1))
-    target.told.clear()
+    target.hooks_called.clear()
     return target
 
 
@@ -117,7 +117,7 @@ def test_a_table_is_told_from_its_columns_to_its_end() -> None:
     target.write(batch([], 6, first=6, truncate=6))
     target.close()
     target.close()
-    assert target.told == [
+    assert target.hooks_called == [
         ("init", TABLE, ["id", "name"]),
         ("baseline row", 1),
         ("baseline row", 2),
@@ -135,14 +135,14 @@ def test_a_key_change_is_an_update_of_the_old_identity() -> None:
     target.write(batch([(Op.DELETE, 2, 1, None), (Op.UPDATE, 2, 7, "a")], 2, first=2))
     # Whatever the source calls it: one row, under another key.
     target.write(batch([(Op.DELETE, 3, 7, None), (Op.INSERT, 3, 8, "a")], 3, first=3))
-    assert target.told == [("update", 7, {"id": 1}), ("update", 8, {"id": 7})]
+    assert target.hooks_called == [("update", 7, {"id": 1}), ("update", 8, {"id": 7})]
     assert target.names == {8: "a"}
 
 
 def test_a_delete_before_the_row_of_another_position_is_a_delete() -> None:
     target = live()
     target.write(batch([(Op.DELETE, 2, 1, None), (Op.INSERT, 3, 1, "b")], 3, first=2))
-    assert target.told == [("delete", {"id": 1}), ("insert", 1)]
+    assert target.hooks_called == [("delete", {"id": 1}), ("insert", 1)]
 
 
 def test_hooks_know_the_position_and_the_batch_they_are_called_for() -> None:
@@ -184,7 +184,7 @@ def test_a_hook_that_raised_is_called_again_and_those_before_it_are_not() -> Non
     target.fail = set()
     assert target.write(rows) == Position(1, 3)
     assert target.write(rows) == Position(1, 3)
-    assert target.told == [("insert", 2), ("delete", {"id": 1})]
+    assert target.hooks_called == [("insert", 2), ("delete", {"id": 1})]
 
 
 @pytest.mark.meets("R25")
@@ -200,17 +200,17 @@ def test_a_batch_counts_only_once_its_end_was_taken() -> None:
         target.write(rows)
     target.fail = set()
     assert target.write(rows) == Position(1, 2)
-    assert target.told == [("insert", 2), ("batch complete", 2)]
+    assert target.hooks_called == [("insert", 2), ("batch complete", 2)]
 
 
 def test_a_reload_empties_the_table_first() -> None:
     target = live()
     loading = target.load(TABLE, 2)
-    assert target.told == []
+    assert target.hooks_called == []
     loading.write(loaded({5: "e"}))
     loading.write(loaded({}))
     loading.switch(Position(1, 9))
-    assert target.told == [("truncate",), ("baseline row", 5), ("baseline complete", 9)]
+    assert target.hooks_called == [("truncate",), ("baseline row", 5), ("baseline complete", 9)]
     assert target.names == {5: "e"}
 
 
@@ -224,7 +224,10 @@ def test_changes_go_on_until_a_reload_delivers_and_then_come_with_it() -> None:
     loading.catch_up(late)
     loading.switch(Position(1, 3))
     assert target.names == {1: "a", 2: "b", 3: "c"}
-    assert [what for what in target.told if what[0] == "insert"] == [("insert", 2), ("insert", 3)]
+    assert [what for what in target.hooks_called if what[0] == "insert"] == [
+        ("insert", 2),
+        ("insert", 3),
+    ]
 
 
 def test_a_load_that_was_given_up_is_removed_by_the_next() -> None:
@@ -238,7 +241,7 @@ def test_a_load_that_was_given_up_is_removed_by_the_next() -> None:
         first.write(loaded({3: "c"}))
     second.switch(Position(1, 1))
     assert target.names == {2: "b"}
-    assert ("truncate",) in target.told
+    assert ("truncate",) in target.hooks_called
 
 
 @pytest.mark.meets("invariant 4")
@@ -248,9 +251,9 @@ def test_changes_go_on_where_they_stood_after_a_load_was_given_up() -> None:
     loading = target.load(TABLE, 2)
     loading.write(loaded({5: "e"}))
     loading.discard()
-    target.told.clear()
+    target.hooks_called.clear()
     target.write(batch([(Op.INSERT, 2, 2, "b"), (Op.INSERT, 3, 3, "c")], 3, first=2))
-    assert target.told == [("insert", 3)]
+    assert target.hooks_called == [("insert", 3)]
 
 
 def test_a_baseline_that_failed_begins_anew() -> None:
@@ -283,7 +286,7 @@ def test_without_a_baseline_what_a_durable_target_holds_is_left_alone() -> None:
     again.catch_up(batch([(Op.INSERT, 2, 2, "b")], 2, first=2))
     again.switch(Position(1, 2))
     assert target.names == {9: "kept", 2: "b"}
-    assert [what[0] for what in target.told] == ["init", "insert"]
+    assert [what[0] for what in target.hooks_called] == ["init", "insert"]
 
 
 def test_a_volatile_target_that_is_opened_again_begins_anew() -> None:

@@ -31,7 +31,7 @@ class Unsteady(Names):
     def tell(self, *what: object) -> None:
         if not self.steady and self.chance.random() < 0.1:
             raise OSError("not now")
-        self.told.append((what[0], self.position))
+        self.hooks_called.append((what[0], self.position))
 
     def on_batch_complete(self) -> None:
         self.tell("batch complete")
@@ -125,11 +125,11 @@ def test_whatever_hooks_raise_each_change_is_taken_once(seed: int) -> None:
             story.follow(at, stop)
             at = stop
         assert story.target.names == story.states[at]
-    told: list[Position] = []
-    for what, position in story.target.told:
+    hooks_called: list[Position] = []
+    for what, position in story.target.hooks_called:
         assert isinstance(position, Position)
         if what == "truncate":
-            told.clear()
+            hooks_called.clear()
         if what in ("insert", "update", "delete"):
-            told.append(position)
-            assert told == sorted(set(told))
+            hooks_called.append(position)
+            assert hooks_called == sorted(set(hooks_called))

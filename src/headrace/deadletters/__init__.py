@@ -1,16 +1,16 @@
 """
-Dead letters: rows that could not be computed, and what waits behind them.
+Dead letters: rows that could not be computed, and the later changes that wait for them.
 
-It may import `pipeline` and everything below it, and is used by `runtime` while a batch is
-delivered. It does not compute rows: it is given the failures of a batch and decides which changes
-are parked because of them.
+It may import `pipeline` and everything below it. `runtime` uses it while it delivers a batch. It
+does not compute rows: it gets the failures of a batch and decides which changes are parked because
+of them.
 
-Begin with `letter`, which says what a dead letter holds, then read `hold`.
+Begin with `letter`, which describes a dead letter, then read `hold`.
 
 ```
- keys    the key of a change as bytes: a format on disk, added to and never changed
- hold    which changes of a batch are parked: the failed ones, and what follows by key (R30)
- letter  a dead letter with both images of its change and the reason; its file
- store   a pipeline's letters, kept until a truncate or a reload supersedes them
+ keys    the key of a change as bytes: a format on disk that is extended but never changed
+ hold    which changes of a batch are parked: failed ones, and later ones of the same key (R30)
+ letter  a dead letter, with both images of its change and the reason; its file
+ store   a pipeline's dead letters, kept until a truncate or a reload supersedes them
 ```
 """

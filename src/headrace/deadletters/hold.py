@@ -1,15 +1,15 @@
 """
-The selection of the changes of a batch that are parked, and kept as dead letters (R30).
+Decides which changes of a batch are parked, that is, kept as dead letters (R30).
 
-A change that cannot be computed is a letter, and so is everything that follows it by key: a
-later change of the same row, applied without the first, would leave a row that the source
-never had. The keys of both images count, so that a row that changes its key takes its letters
-along: from there on both keys are held. A truncate ends every hold before it (R23d).
+A change that cannot be computed becomes a dead letter, and so does every later change with the
+same key: a later change of the same row, applied without the first, would leave a row that the
+source never had. The keys of both images count. So if a change alters the key of a held row, both
+keys are held from then on. A truncate ends every hold before it (R23d).
 
-`set_aside` neither reads nor writes; a batch of rows goes in, and a list of rows comes out.
-`set_aside_in` is that over a batch's segments. Only the driver looks, and only when something
-failed or is held: then it reads the segments itself, which is also how both images get into the
-letter as the log has them.
+`changes_to_park` does no I/O: it takes the rows of a batch and returns a list of rows.
+`set_aside_in` applies it to the segments of a batch. It runs only on the driver, and only if
+something failed or is held. It then reads the segments itself, so both images get into the dead
+letter exactly as the log has them.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from headrace.pipeline.result import Failure, RowReference
 # --- changes to park among rows -------------------------------------------------------------------
 
 _ROUNDS = 4
-"""Key changes followed by whole columns before each row is looked at instead."""
+"""Rounds of key changes that are followed by whole columns; after that, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedChange:
-    """A change that the target is not given."""
+    """A change that the target does not get."""
 
-    place: RowReference
+    reference: RowReference
     kind: Kind
     failure: Failure | None
-    """Why it failed; None for one that is behind another."""
+    """Why it failed; None for a change that is blocked by another."""
 
     row: int
-    """Which of the rows it is."""
+    """The index of the row."""
 
     keys: tuple[bytes, ...]
-    """Its old key and its new one, each once; none for a truncate."""
+    """Its old and its new key, once if they are equal; empty for a truncate."""
 
 
-def set_aside(
+def changes_to_park(
     rows: pa.Table,
     schema: TableSchema,
     epoch: int,
@@ -65,24 +65,24 @@ def set_aside(
     failures: Mapping[RowReference, Failure],
 ) -> list[ParkedChange]:
     """
-    Return the changes to set aside, in their order.
+    Return the changes to park, in their order.
 
     `rows` are changes of one table and schema, in the shape of a segment and in position
     order. A key in `held` is held from its position on: changes before it pass. Failures of
-    other rows than these are not looked at. Raises `RowFailed` where a change's key cannot
-    be told, since then nobody knows what is to be held.
+    rows that are not in `rows` are ignored. Raises `RowFailed` if the key of a change is not
+    known, because then it is not known which key to hold.
     """
     if not rows.num_rows or not (held or failures):
         return []
     commits, ordinals = _positions(rows)
     failed = {}
-    for place, failure in failures.items():
-        at = _first_from(commits, ordinals, *place)
-        if at < len(commits) and (commits[at], ordinals[at]) == place:
+    for reference, failure in failures.items():
+        at = _first_from(commits, ordinals, *reference)
+        if at < len(commits) and (commits[at], ordinals[at]) == reference:
             failed[at] = failure
     old, new, known = _codes(rows, schema)
     starts = _starts(known, held, epoch, commits, ordinals)
-    asides = []
+    parked = []
     follow: set[int] = set()
     ops = rows.column("_op").to_numpy()
     for row in _concerned(old, new, ops, set(starts), set(failed)):
@@ -93,37 +93,37 @@ def set_aside(
         held_now = any(code in follow or starts.get(code, row + 1) <= row for code in own)
         if row in failed or held_now:
             follow.update(own)
-            asides.append(
+            parked.append(
                 ParkedChange(
-                    place=(int(commits[row]), int(ordinals[row])),
+                    reference=(int(commits[row]), int(ordinals[row])),
                     kind="failed" if row in failed else "behind",
                     failure=failed.get(row),
                     row=row,
                     keys=tuple(known[code].as_py() for code in own),
                 )
             )
-    return asides
+    return parked
 
 
 def keys_of(row: pa.Table, schema: TableSchema) -> tuple[bytes, ...]:
-    """Return the old key and the new one of one change, each once; of a baseline's row its key."""
+    """Return the old and the new key of a change, once if equal; for a baseline's row, its key."""
     keys = packed_keys(row, schema)
     return tuple(key for key in dict.fromkeys((keys.old[0].as_py(), keys.new[0].as_py())) if key)
 
 
-def without(rows: pa.Table, places: Collection[RowReference]) -> pa.Table:
+def without(rows: pa.Table, references: Collection[RowReference]) -> pa.Table:
     """
-    Return the rows but those at `places`.
+    Return the rows without those at `references`.
 
-    For a segment's rows and a result's alike: commit and ordinal are the second and the
-    third column of both, and by name they may be a user's.
+    Works for rows of a segment and of a result: commit and ordinal are the second and the
+    third column of both. They are not read by name, because a user's column may have it.
     """
-    if not places or not rows.num_rows:
+    if not references or not rows.num_rows:
         return rows
     commits, ordinals = _positions(rows)
-    likely = np.isin(commits, [commit for commit, _ in places])
-    likely &= np.isin(ordinals, [ordinal for _, ordinal in places])
-    wanted = frozenset(places)
+    likely = np.isin(commits, [commit for commit, _ in references])
+    likely &= np.isin(ordinals, [ordinal for _, ordinal in references])
+    wanted = frozenset(references)
     gone = [
         row
         for row in np.flatnonzero(likely).tolist()
@@ -136,10 +136,10 @@ def without(rows: pa.Table, places: Collection[RowReference]) -> pa.Table:
     return rows.filter(pa.array(kept))
 
 
-def beyond(rows: pa.Table, place: RowReference) -> pa.Table:
-    """Return the rows after `place`; of a segment or of a result, as `without` does."""
+def beyond(rows: pa.Table, reference: RowReference) -> pa.Table:
+    """Return the rows after `reference`, of a segment or of a result like `without`."""
     commits, ordinals = _positions(rows)
-    commit, ordinal = place
+    commit, ordinal = reference
     return rows.filter(pa.array((commits > commit) | ((commits == commit) & (ordinals > ordinal))))
 
 
@@ -154,7 +154,7 @@ def _positions(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
 def _first_from(
     commits: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64], commit: int, ordinal: int
 ) -> int:
-    """Return the first row at or after a position; their number where there is none."""
+    """Return the index of the first row at or after a position, or the number of rows."""
     first = int(np.searchsorted(commits, commit, "left"))
     end = int(np.searchsorted(commits, commit, "right"))
     return first + int(np.searchsorted(ordinals[first:end], ordinal, "left"))
@@ -163,7 +163,7 @@ def _first_from(
 def _codes(
     rows: pa.Table, schema: TableSchema
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Array]:
-    """Return a small number for each old and new key, -1 for none, and the keys by number."""
+    """Return a code for each old and new key (-1: no key), and the keys by their code."""
     keys = packed_keys(rows, schema)
     encoded = pc.dictionary_encode(pa.chunked_array([keys.old, keys.new])).combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -177,7 +177,7 @@ def _starts(
     commits: npt.NDArray[np.int64],
     ordinals: npt.NDArray[np.int64],
 ) -> dict[int, int]:
-    """Return for each held key of the batch the first row from which it is held."""
+    """Return, for each held key in the batch, the first row from which it is held."""
     starts = {}
     found = pc.index_in(pa.array(list(held), pa.binary()), value_set=known)
     for since, code in zip(held.values(), found.to_pylist(), strict=True):
@@ -198,9 +198,10 @@ def _concerned(
     failed: set[int],
 ) -> list[int]:
     """
-    Return the rows that may have to be set aside, the truncates too, in order.
+    Return the rows that may have to be parked, and the truncates, in order.
 
-    Rows by the keys in question, the keys of those rows, and again until there are no more.
+    Finds the rows of the given keys, then the keys of those rows, and so on until nothing is
+    added.
     """
     chosen = ops == Op.TRUNCATE
     chosen[list(failed)] = True
@@ -210,21 +211,21 @@ def _concerned(
         before = int(chosen.sum())
         wanted[old[chosen]] = True
         wanted[new[chosen]] = True
-        wanted[-1] = False  # a key that is not there: -1 is the last one
+        wanted[-1] = False  # no key: the code -1 is the last index
         chosen |= wanted[old] | wanted[new]
         if int(chosen.sum()) == before:
             return np.flatnonzero(chosen).tolist()
     return list(range(len(ops)))
 
 
-# --- changes to park in segments, and their letters -----------------------------------------------
+# --- changes to park in segments, and their dead letters ------------------------------------------
 
 Held = Mapping[bytes, Position]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldChanges:
-    """Changes that a batch is computed without, and the letters that keep them."""
+    """Changes that are left out of a batch, and the dead letters that keep them."""
 
     places: frozenset[RowReference] = frozenset()
     letters: tuple[NewLetter, ...] = ()
@@ -232,22 +233,22 @@ class HeldChanges:
 
 @dataclass(slots=True)
 class Segments:
-    """One table's files of a batch, read when they are asked for, once."""
+    """The files of one table in a batch; read on first use, and only once."""
 
     log: LogReader
     epoch: int
     files: Sequence[File]
     window: BaselineWindow | None = None
-    """Changes that the target has with its baseline do not count as being in here (R11)."""
+    """Changes that the target already has with its baseline are not part of this (R11)."""
 
     every_change: bool = False
-    """Whether the target keeps what a truncate empties: what of it fails has its letter, too."""
+    """Whether the target keeps rows after a truncate; then failed ones get dead letters, too."""
 
     _read: list[tuple[TableSchema, pa.Table]] = field(default_factory=list)
     _known: set[RowReference] = field(default_factory=set)
 
     def read(self) -> list[tuple[TableSchema, pa.Table]]:
-        """Return each file's schema and its changes, both images included."""
+        """Return the schema and the changes of each file, with both images."""
         if not self._read:
             self._read = [
                 (self.log.schema(file.table, file.schema), self._new(self.log.rows(file)))
@@ -256,7 +257,7 @@ class Segments:
         return self._read
 
     def known(self) -> frozenset[RowReference]:
-        """Return the changes that the target has with its baseline."""
+        """Return the changes that the target already has with its baseline."""
         if self.window is not None:
             self.read()
         return frozenset(self._known)
@@ -266,12 +267,12 @@ class Segments:
             return rows
         held = self.window.held(rows)
         known = rows.filter(pa.array(held))
-        places = zip(known["_commit"].to_pylist(), known["_ordinal"].to_pylist(), strict=True)
-        self._known.update(places)
+        references = zip(known["_commit"].to_pylist(), known["_ordinal"].to_pylist(), strict=True)
+        self._known.update(references)
         return rows.filter(pa.array(~held))
 
     def truncated(self) -> RowReference | None:
-        """Return where the table was last emptied in this batch (R23d)."""
+        """Return the last truncate of the table in this batch (R23d)."""
         found = None
         if not any(file.truncates for file in self.files):
             return None
@@ -280,52 +281,54 @@ class Segments:
         return found
 
     def truncated_at(self) -> Position | None:
-        """Return the same as a position."""
-        place = self.truncated()
-        return None if place is None else Position(self.epoch, *place)
+        """Return the position of the last truncate."""
+        reference = self.truncated()
+        return None if reference is None else Position(self.epoch, *reference)
 
     def upto(self, position: Position) -> frozenset[RowReference]:
         """Return the changes at or before `position`."""
         found: set[RowReference] = set()
         for _, rows in self.read():
             commits, ordinals = rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist()
-            for place in zip(commits, ordinals, strict=True):
-                if Position(self.epoch, *place) > position:
+            for reference in zip(commits, ordinals, strict=True):
+                if Position(self.epoch, *reference) > position:
                     return frozenset(found)
-                found.add(place)
+                found.add(reference)
         return frozenset(found)
 
 
 def set_aside_in(
     segments: Segments, held: Held, failures: Collection[Failure], lineage: str
 ) -> HeldChanges:
-    """Return what must be set aside: what failed, what is held, and what follows either."""
+    """Return the changes to park: failed ones, held ones, and later ones of the same keys."""
     keys = dict(held)
     failed = {failure.place: failure for failure in failures}
     emptied = None if segments.every_change else segments.truncated()
     if emptied is not None:
-        # All rows up to there are gone, and with them what was held (R23d). A row of a baseline
-        # is held from F on, which may lie behind it.
+        # The truncate removed all rows before it, and so ends their holds (R23d). A row of a
+        # baseline is held from F on, which may be after the truncate.
         end = Position(segments.epoch, *emptied)
         keys = {key: since for key, since in keys.items() if since > end}
-        failed = {place: failure for place, failure in failed.items() if place > emptied}
-    places: set[RowReference] = set()
-    letters = []
+        failed = {
+            reference: failure for reference, failure in failed.items() if reference > emptied
+        }
+    references: set[RowReference] = set()
+    dead_letters = []
     for schema, rows in segments.read():
-        found = set_aside(rows, schema, segments.epoch, keys, failed)
+        found = changes_to_park(rows, schema, segments.epoch, keys, failed)
         last = _last_truncate(rows)
         if last is not None:
             end = Position(segments.epoch, *last)
             keys = {key: since for key, since in keys.items() if since > end}
         for one in found:
-            if emptied is not None and one.place <= emptied:
+            if emptied is not None and one.reference <= emptied:
                 continue
-            position = Position(segments.epoch, *one.place)
-            for key in one.keys if last is None or one.place > last else ():
-                # A letter that was stored before may be a later one of this key.
+            position = Position(segments.epoch, *one.reference)
+            for key in one.keys if last is None or one.reference > last else ():
+                # A dead letter that was stored earlier may have a later position for this key.
                 keys[key] = min(position, keys.get(key, position))
-            places.add(one.place)
-            letters.append(
+            references.add(one.reference)
+            dead_letters.append(
                 NewLetter(
                     table=schema.table,
                     lineage=lineage,
@@ -339,7 +342,7 @@ def set_aside_in(
                     row=rows.slice(one.row, 1),
                 )
             )
-    return HeldChanges(frozenset(places), tuple(letters))
+    return HeldChanges(frozenset(references), tuple(dead_letters))
 
 
 def _last_truncate(rows: pa.Table) -> RowReference | None:
@@ -357,13 +360,13 @@ def baseline_letters(
     number: int,
     first: Position,
 ) -> tuple[NewLetter, ...]:
-    """Return the letters of a baseline's rows; their places are (file, row), their position F."""
-    letters = []
+    """Return the dead letters of a baseline's rows: referenced by (file, row), position F."""
+    dead_letters = []
     for failure in failures:
         file = files[failure.place[0]]
         schema = log.schema(file.table, file.schema)
         row = log.rows(file).slice(failure.place[1], 1)
-        letters.append(
+        dead_letters.append(
             NewLetter(
                 table=file.table,
                 lineage=log.lineage or "",
@@ -377,20 +380,20 @@ def baseline_letters(
                 row=row,
             )
         )
-    return tuple(letters)
+    return tuple(dead_letters)
 
 
-def keep(letters: Letters, new: Sequence[NewLetter], pipeline: Pipeline, name: str) -> None:
-    """Make the letters durable, unless they would hold more keys than is allowed."""
+def keep(store: Letters, new: Sequence[NewLetter], pipeline: Pipeline, name: str) -> None:
+    """Store the dead letters durably. Raise if more keys would be held than allowed."""
     if not new:
         return
     limit = pipeline.on_error.max_keys if isinstance(pipeline.on_error, DeadLetters) else 0
-    found = letters.keys(with_new=new)
+    found = store.keys(with_new=new)
     if found > limit:
         raise TooManyFailed(
-            f"{found} rows are held by dead letters, and {limit} are allowed",
+            f"Dead letters hold {found} rows; the limit is {limit}",
             pipeline=name,
             keys=found,
             limit=limit,
         )
-    letters.add(new)
+    store.add(new)

@@ -1,13 +1,13 @@
 """
 The key of a change, as bytes.
 
-A dead letter holds back what follows it by key, so the keys it holds are stored with it, and
-a change years and schemas later is compared with them. **These bytes are therefore a format**:
-what is written here may be added to, never changed.
+A dead letter holds back later changes with the same key. So the keys that it holds are stored
+with it, and a change years and schemas later is compared with them. **These bytes are therefore a
+format**: it may be extended, but never changed.
 
-The columns of the key stand one after the other in the key's order, each with a tag:
+The bytes are the columns of the key, in the key's order, each with a tag:
 
-| tag | what follows | of |
+| tag | content | for |
 |---|---|---|
 | 0 | nothing | null |
 | 1 | 8 bytes, a signed integer | whole numbers, booleans, dates and times |
@@ -17,13 +17,14 @@ The columns of the key stand one after the other in the key's order, each with a
 | 5 | length and `digits` e `exponent` | decimal, numeric: 1.0 is 1.00 |
 | 6 | length and the exact text | a value that its column could not hold (R23f) |
 | 7 | length and 8 bytes each | timetz, interval |
-| 8 | length and Python's text | what no source has: types that an expression made |
+| 8 | length and Python's `repr` | types that only an expression makes, no source |
 
-Integers are little-endian, lengths have 4 bytes. A variant is what it holds, and a number in
-it is whole if it can be, as SQLite compares. So two keys have the same bytes if, and only if,
-a target takes them for the same row; a wider integer or decimal changes nothing.
+Integers are little-endian, lengths have 4 bytes. A variant is encoded as the value in it. A
+number in a variant is encoded as a whole number if it is one, because SQLite compares them so.
+Two keys have the same bytes if, and only if, a target takes them for the same row. A wider integer
+or decimal type changes nothing.
 
-The key of a table that has none is its whole row: nothing else tells its rows apart.
+If a table has no key, its whole row is the key.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from headrace.errors import RowFailed
 from headrace.tables.keys import canonical_floats, number_parts
 
 Side: TypeAlias = Literal["before", "after"]
-Marks: TypeAlias = dict[int, dict[int, str]]
+ExactTexts: TypeAlias = dict[int, dict[int, str]]
 """Exact texts by field id, then by row."""
 
 _NULL, _WHOLE, _DOUBLE, _TEXT, _BYTES, _NUMBER, _EXACT, _PARTS, _OTHER = range(9)
@@ -59,14 +60,14 @@ _FLOATS: Final = frozenset({"float32", "float64"})
 
 
 class Keys(NamedTuple):
-    """The keys of some changes, null where there is no such image."""
+    """The keys of some changes; null if a change has no such image."""
 
     old: pa.Array
     new: pa.Array
 
 
 def key_columns(schema: TableSchema) -> tuple[Column, ...]:
-    """Return the columns that tell a table's rows apart."""
+    """Return the columns that identify a table's rows."""
     return tuple(schema.column(name) for name in schema.key) or schema.columns
 
 
@@ -74,14 +75,14 @@ def packed_keys(rows: pa.Table, schema: TableSchema) -> Keys:
     """Return the keys of changes in the shape of a segment, as bytes."""
     images = {side: rows.column(side).combine_chunks() for side in ("before", "after")}
     pieces: dict[Side, list[pa.Array]] = {"before": [], "after": []}
-    marks = _marks(rows)
+    texts = _exact_texts(rows)
     unsent = _unsent(rows)
     for column in key_columns(schema):
-        place = schema.names.index(column.name)
+        index = schema.names.index(column.name)
         old, new = (
-            _marked(
-                _packed(column.type, pc.struct_field(images[side], place)),
-                marks.get(column.field if side == "after" else -column.field, {}),
+            _with_exact_texts(
+                _packed(column.type, pc.struct_field(images[side], index)),
+                texts.get(column.field if side == "after" else -column.field, {}),
             )
             for side in ("before", "after")
         )
@@ -99,20 +100,20 @@ def _joined(pieces: list[pa.Array], image: pa.Array) -> pa.Array:
     return whole
 
 
-# --- what the row says of its columns ------------------------------------------------------
+# --- exact texts and unsent values of a row ------------------------------------------------
 
 
-def _marks(rows: pa.Table) -> Marks:
-    """Return the exact texts of these changes; a before image's stand under negative ids."""
-    found: Marks = {}
-    for row, marks in marked_rows(rows.column("_exact")):
-        for field, text in marks:
+def _exact_texts(rows: pa.Table) -> ExactTexts:
+    """Return the exact texts of these changes; negative ids are for the image before."""
+    found: ExactTexts = {}
+    for row, texts in marked_rows(rows.column("_exact")):
+        for field, text in texts:
             found.setdefault(field, {})[row] = text
     return found
 
 
 def _unsent(rows: pa.Table) -> dict[int, list[int]]:
-    """Return by field id the rows whose after image does not hold that column's value."""
+    """Return, by field id, the rows whose image after does not have that column's value."""
     found: dict[int, list[int]] = {}
     for row, fields in marked_rows(rows.column("_unsent")):
         for field in fields:
@@ -120,33 +121,33 @@ def _unsent(rows: pa.Table) -> dict[int, list[int]]:
     return found
 
 
-def _marked(packed: pa.Array, marks: Mapping[int, str]) -> pa.Array:
-    """Put the exact texts in the place of the nulls that stand for them."""
-    if not marks:
+def _with_exact_texts(packed: pa.Array, texts: Mapping[int, str]) -> pa.Array:
+    """Replace nulls by the exact texts of values that the column could not hold."""
+    if not texts:
         return packed
-    places = sorted(marks)
-    texts = [_measured(_EXACT, marks[at].encode()) for at in places]
-    return pc.replace_with_mask(packed, _mask(len(packed), places), pa.array(texts, pa.binary()))
+    rows = sorted(texts)
+    exact = [_measured(_EXACT, texts[row].encode()) for row in rows]
+    return pc.replace_with_mask(packed, _mask(len(packed), rows), pa.array(exact, pa.binary()))
 
 
 def _filled(
     old: pa.Array, new: pa.Array, before: pa.Array, missing: list[int], table: str, column: str
 ) -> pa.Array:
-    """Take what was not sent, because it did not change, from the image before."""
+    """Fill in values that were not sent, because they did not change, from the image before."""
     mask = _mask(len(new), missing)
     if pc.any(pc.and_(mask, before.is_null())).as_py():
         raise RowFailed(
-            "A change's key was not sent, so what follows it cannot be held",
+            "The source did not send the key of a change, so later changes cannot be held",
             table=table,
             column=column,
-            remedy="Reload the table, or let the source send whole rows.",
+            remedy="Reload the table, or make the source send whole rows (REPLICA IDENTITY FULL).",
         )
     return pc.replace_with_mask(new, mask, old.filter(mask))
 
 
-def _mask(length: int, places: list[int]) -> pa.Array:
+def _mask(length: int, rows: list[int]) -> pa.Array:
     mask = np.zeros(length, np.bool_)
-    mask[places] = True
+    mask[rows] = True
     return pa.array(mask)
 
 
@@ -154,12 +155,12 @@ def _mask(length: int, places: list[int]) -> pa.Array:
 
 
 def _packed(type: ValueType, array: pa.Array) -> pa.Array:
-    """Return the bytes of a column's values: whole columns at once for the usual types."""
+    """Return a column's values as bytes; the usual types are converted a column at a time."""
     kind = type.kind
     if kind in _WHOLES:
         return _wholes(array)
     if kind == "date":
-        # Arrow makes no 64 bits of a date at once.
+        # Arrow cannot cast a date to 64 bits directly.
         return _wholes(array.cast(pa.int32()))
     if kind in _FLOATS:
         return _doubles(array)
@@ -212,7 +213,7 @@ def _variant_floats(array: pa.Array) -> pa.Array:
 
 
 def _tagged(tag: int, numbers: npt.NDArray[Any]) -> pa.Array:
-    """Return the tag and the number's bytes, for each."""
+    """Return the tag and the bytes of each number."""
     width = numbers.dtype.itemsize
     cells = np.empty((len(numbers), 1 + width), np.uint8)
     cells[:, 0] = tag

@@ -1,18 +1,18 @@
 """
-A dead letter: a change that the target was not given, whole (R30); its file, and reading it.
+A dead letter: a complete change that the target did not get (R30). Its file, and how it is read.
 
-It holds both images as the log had them, with every value exact, so that it can be read when
-the log is long gone; and a reason. `failed` are the changes that could not be computed,
-`behind` those that follow one by key.
+A dead letter has a reason, and both images of the change as the log had them, with every value
+exact. Its kind is `failed` if the change could not be computed, and `behind` if it is a later
+change with the key of a failed one.
 
-A file is a line of JSON with the format's number and a checksum of all that follows, then the
-record itself: letters, or the statement that earlier letters are superseded. Letters bring their
-tables' schemas along, and their rows as Arrow's own stream, so that a file can be read when
-the log is gone, every value as exact as the log had it. A file also states its number and its
-pipeline: one that was put in another's place is detected.
+A file is a line of JSON with the format's number and a checksum of the rest, then the record:
+either dead letters, or the information that earlier dead letters are superseded. Dead letters are
+stored with the schemas of their tables, and with their rows as an Arrow stream. So a file can be
+read after the log is gone, and every value is as exact as in the log. A file also contains its
+number and its pipeline, so that a file under the name of another one is detected.
 
-Reading letters from their folder creates, syncs and removes nothing: a reader does not disturb
-the engine that writes them.
+Reading dead letters from their folder creates, syncs and removes nothing. It does not disturb the
+engine that writes them.
 """
 
 from __future__ import annotations
@@ -39,76 +39,76 @@ from headrace.deadletters.keys import key_columns
 from headrace.errors import BadSchema, CorruptLetters, UnknownFormat
 from headrace.storage.files import Files
 
-# --- the letter -----------------------------------------------------------------------------------
+# --- the dead letter ------------------------------------------------------------------------------
 
 Kind: TypeAlias = Literal["failed", "behind"]
 Image: TypeAlias = Mapping[str, object]
 
 BASELINE: Final = "baseline"
-"""The `op` of a baseline's row."""
+"""The `op` of a row of a baseline."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewLetter:
-    """A letter as a run gives it."""
+    """A dead letter before it is stored."""
 
     table: str
     lineage: str
     position: Position
-    """Of a change; of a baseline's row, where the baseline begins (F)."""
+    """The position of the change; for a row of a baseline, where the baseline begins (F)."""
 
     baseline: int | None
-    """The number of the baseline whose row it is; None for a change."""
+    """The number of the row's baseline; None for a change."""
 
     kind: Kind
     code: str
-    """Of the failure; empty for a change that is behind another."""
+    """The code of the failure; empty for a change that is blocked by another."""
 
     facts: Mapping[str, str]
     keys: tuple[bytes, ...]
-    """Its old key and its new one, as `packed_keys` makes them: both are held."""
+    """Its old and its new key, as `packed_keys` returns them; both are held."""
 
     schema: TableSchema
     row: pa.Table
-    """The change alone, in the shape of `schema.segment`."""
+    """The one change, in the shape of `schema.segment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A letter as it is read: its values are those of the value table, none of them rounded."""
+    """A stored dead letter. Its values have the types of the value table, and are not rounded."""
 
     pipeline: str
     table: str
     lineage: str
     position: Position
-    """Of a change; of a baseline's row, where the baseline begins (F)."""
+    """The position of the change; for a row of a baseline, where the baseline begins (F)."""
 
     baseline: int | None
-    """The number of the baseline whose row it is; None for a change."""
+    """The number of the row's baseline; None for a change."""
 
     op: str
     """`insert`, `update`, `delete` or `truncate`; `baseline` for a baseline's row."""
 
     kind: Kind
     code: str
-    """Spark's condition, `FUNCTION_FAILED` or `VALUE_OUTSIDE_TYPE`; empty for those behind."""
+    """Spark's error condition, `FUNCTION_FAILED` or `VALUE_OUTSIDE_TYPE`; empty if blocked."""
 
     facts: Mapping[str, str]
     key: tuple[object, ...]
-    """Of the row as it is after the change, or before, where it is gone."""
+    """The key of the row after the change; for a delete, before it."""
 
     before: Image | None
     after: Image | None
-    """The row; a column whose value the source did not send is not in it."""
+    """The row, without the columns whose values the source did not send."""
 
     time: datetime | None
-    """When it was committed, UTC; not known of a baseline's row."""
+    """Time of the commit, UTC; None for a row of a baseline."""
 
     parked: datetime
-    """When it was set aside, UTC."""
+    """When it was parked, UTC."""
 
     superseded: str | None
-    """None while it holds its keys; `truncate` or `reload` once that made it history."""
+    """None while it holds its keys; otherwise what superseded it: `truncate` or `reload`."""
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """The keys that it holds, as bytes."""
@@ -116,7 +116,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a row in the shape of a segment says, as values."""
+    """The content of a row of a segment, as values."""
 
     op: str
     key: tuple[object, ...]
@@ -126,7 +126,7 @@ class Content:
 
 
 def contents(rows: pa.Table, schema: TableSchema) -> Iterator[Content]:
-    """Yield what each of these changes says, as exact values."""
+    """Yield the content of each change, as exact values."""
     before, after = (_images(rows, schema, side) for side in ("before", "after"))
     instants = ValueType("timestamptz").from_arrow(rows.column("_time"))
     columns = [column.name for column in key_columns(schema)]
@@ -143,14 +143,14 @@ def contents(rows: pa.Table, schema: TableSchema) -> Iterator[Content]:
         )
 
 
-def behind(letter: DeadLetter, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Return the letters that are held back by `letter`; `letters` are in position order."""
-    keys = set(letter.keys)
+def behind(dead_letter: DeadLetter, dead_letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    """Return the dead letters blocked by `dead_letter`; all are in position order."""
+    keys = set(dead_letter.keys)
     found = []
-    for other in letters:
-        if (other.pipeline, other.table) != (letter.pipeline, letter.table):
+    for other in dead_letters:
+        if (other.pipeline, other.table) != (dead_letter.pipeline, dead_letter.table):
             continue
-        if other.position <= letter.position or other.superseded != letter.superseded:
+        if other.position <= dead_letter.position or other.superseded != dead_letter.superseded:
             continue
         if keys.intersection(other.keys):
             keys.update(other.keys)
@@ -161,10 +161,10 @@ def behind(letter: DeadLetter, letters: Iterable[DeadLetter]) -> list[DeadLetter
 def _images(rows: pa.Table, schema: TableSchema, side: str) -> list[dict[str, object] | None]:
     image = rows.column(side)
     present = image.is_valid().to_pylist()
-    # By place: a name with a dot in it would be taken for a path.
+    # By index: a name with a dot would be taken for a path.
     columns = [
-        column.type.from_arrow(pc.struct_field(image, place))
-        for place, column in enumerate(schema.columns)
+        column.type.from_arrow(pc.struct_field(image, index))
+        for index, column in enumerate(schema.columns)
     ]
     fields = {
         column.field if side == "after" else -column.field: column.name for column in schema.columns
@@ -192,13 +192,13 @@ def _images(rows: pa.Table, schema: TableSchema, side: str) -> list[dict[str, ob
 # --- the bytes of a file --------------------------------------------------------------------------
 
 FORMAT = 1
-"""The number in every file; an unknown one is refused by name."""
+"""The format number in every file. A file with an unknown one is refused."""
 
 _HEAD = re.compile(rb'\{"format":([0-9]{1,9})(?:,"check":"([0-9a-f]{16})")?[^\n]*\}\n')
 
 
-class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
-    """One letter, without its row."""
+class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """One dead letter, without its row."""
 
     table: str
     lineage: str
@@ -209,26 +209,26 @@ class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
     facts: dict[str, str]
     keys: tuple[bytes, ...]
     parked: int
-    """When it was set aside, in microseconds since 1970."""
+    """When it was parked, in microseconds since 1970."""
 
     group: int
     row: int
-    """Which of the file's groups of rows, and which row of it."""
+    """The group of rows in the file, and the row in that group."""
 
 
-class LetterRows(msgspec.Struct, frozen=True, array_like=True):
-    """The rows of the letters of one table and schema."""
+class DeadLetterRows(msgspec.Struct, frozen=True, array_like=True):
+    """The rows of the dead letters of one table and schema."""
 
     table: str
     key: tuple[str, ...]
     columns: tuple[SchemaColumn, ...]
     stream: bytes
-    """Arrow's stream, in the shape of the schema's segment."""
+    """An Arrow stream, in the shape of the schema's segment."""
 
     @property
     def schema(self) -> TableSchema:
-        """The schema they were captured with."""
-        # An entry of the index has more to say; none of that concerns its columns.
+        """The schema that the rows were captured with."""
+        # An entry of the index has more fields; none of them concerns the columns.
         return as_schema(
             Schema(
                 entry=0,
@@ -245,16 +245,16 @@ class LetterRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Page(msgspec.Struct, frozen=True, tag="letters"):
-    """Letters that became durable together."""
+    """Dead letters that were stored together."""
 
     number: int
     pipeline: str
-    groups: tuple[LetterRows, ...]
-    letters: tuple[StoredLetter, ...]
+    groups: tuple[DeadLetterRows, ...]
+    dead_letters: tuple[StoredDeadLetter, ...] = msgspec.field(name="letters")
 
 
-class ClearedLetters(msgspec.Struct, frozen=True, tag="cleared"):
-    """Letters of earlier files are superseded."""
+class ClearedDeadLetters(msgspec.Struct, frozen=True, tag="cleared"):
+    """Supersedes dead letters of earlier files."""
 
     number: int
     pipeline: str
@@ -266,79 +266,81 @@ class ClearedLetters(msgspec.Struct, frozen=True, tag="cleared"):
     """When, in microseconds since 1970."""
 
 
-Record: TypeAlias = Page | ClearedLetters
+Record: TypeAlias = Page | ClearedDeadLetters
 
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
-def page(number: int, pipeline: str, letters: Sequence[NewLetter], parked: int) -> Page:
-    """Return the record that keeps these letters."""
+def page(number: int, pipeline: str, dead_letters: Sequence[NewLetter], parked: int) -> Page:
+    """Return the record that stores these dead letters."""
     groups: dict[TableSchema, tuple[int, list[pa.Table]]] = {}
     stored = []
-    for letter in letters:
-        group, rows = groups.setdefault(letter.schema, (len(groups), []))
+    for dead_letter in dead_letters:
+        group, rows = groups.setdefault(dead_letter.schema, (len(groups), []))
         stored.append(
-            StoredLetter(
-                table=letter.table,
-                lineage=letter.lineage,
-                position=str(letter.position),
-                baseline=letter.baseline,
-                kind=letter.kind,
-                code=letter.code,
-                facts={_plain(name): _plain(text) for name, text in letter.facts.items()},
-                keys=letter.keys,
+            StoredDeadLetter(
+                table=dead_letter.table,
+                lineage=dead_letter.lineage,
+                position=str(dead_letter.position),
+                baseline=dead_letter.baseline,
+                kind=dead_letter.kind,
+                code=dead_letter.code,
+                facts={_plain(name): _plain(text) for name, text in dead_letter.facts.items()},
+                keys=dead_letter.keys,
                 parked=parked,
                 group=group,
                 row=len(rows),
             )
         )
-        rows.append(letter.row)
+        rows.append(dead_letter.row)
     made = tuple(
-        LetterRows(schema.table, schema.key, as_columns(schema), _stream(schema, rows))
+        DeadLetterRows(schema.table, schema.key, as_columns(schema), _stream(schema, rows))
         for schema, (_, rows) in groups.items()
     )
     return Page(number, pipeline, made, tuple(stored))
 
 
-def rows_of(group: LetterRows) -> pa.Table:
-    """Return a group's rows, in the shape of its schema's segment."""
+def rows_of(group: DeadLetterRows) -> pa.Table:
+    """Return the rows of a group, in the shape of its schema's segment."""
     with pa.ipc.open_stream(group.stream) as reader:
         return reader.read_all()
 
 
 def encode(record: Record) -> bytes:
-    """Return the record as the bytes of its file."""
+    """Return the content of the record's file."""
     body = msgspec.msgpack.encode(record)
     return b'{"format":%d,"check":"%s"}\n%s' % (FORMAT, _check(body), body)
 
 
 def decode(data: bytes, number: int, pipeline: str) -> Record:
-    """Read what `encode` wrote: `UnknownFormat`, or `CorruptLetters` on anything else."""
+    """Read what `encode` wrote; raise `UnknownFormat`, or `CorruptLetters` for other bytes."""
     head = _HEAD.match(data)
     if head is None:
-        raise CorruptLetters("File of dead letters cannot be read")
+        raise CorruptLetters("The file of dead letters cannot be read")
     if int(head[1]) != FORMAT:
-        raise UnknownFormat("Dead letters in an unknown format", format=int(head[1]))
+        raise UnknownFormat("The file of dead letters has an unknown format", format=int(head[1]))
     body = data[head.end() :]
     if head[2] != _check(body):
-        raise CorruptLetters("File of dead letters has other bytes than were written")
+        raise CorruptLetters("The file of dead letters is damaged: its checksum is wrong")
     try:
         record = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptLetters("File of dead letters cannot be read") from error
+        raise CorruptLetters("The file of dead letters cannot be read") from error
     if (record.number, record.pipeline) != (number, pipeline):
         raise CorruptLetters(
-            "File of dead letters is another's", number=record.number, pipeline=record.pipeline
+            "The file of dead letters has the name of another file",
+            number=record.number,
+            pipeline=record.pipeline,
         )
     return record
 
 
 def read_groups(record: Page) -> list[tuple[pa.Table, TableSchema]]:
-    """Return the rows and schemas that a page's letters speak of; `CorruptLetters`."""
+    """Return the rows and schemas of a page's dead letters; may raise `CorruptLetters`."""
     try:
         return [(rows_of(group), group.schema) for group in record.groups]
     except (pa.ArrowException, BadSchema, OSError, ValueError) as error:
-        raise CorruptLetters("Rows of dead letters cannot be read") from error
+        raise CorruptLetters("The rows in the file of dead letters cannot be read") from error
 
 
 def _stream(schema: TableSchema, rows: Sequence[pa.Table]) -> bytes:
@@ -350,7 +352,7 @@ def _stream(schema: TableSchema, rows: Sequence[pa.Table]) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Return a text that can be stored: half a surrogate pair in a message must not stop a run."""
+    """Return a text that can be encoded: a lone surrogate in a message must not stop a run."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -365,19 +367,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def file_name(number: int) -> str:
-    """Return the name of a file by its number."""
+    """Return the name of the file with this number."""
     return f"{number:012x}.letters"
 
 
 def last_number(files: Files) -> int:
-    """Return the number of the newest file; 0 where there is none."""
+    """Return the number of the newest file; 0 if there is none."""
     found = (_NAME.fullmatch(name) for name in files.list(""))
     return max((int(match[1], 16) for match in found if match), default=0)
 
 
 def records(files: Files, pipeline: str, last: int) -> Iterator[Record]:
-    """Yield what each file up to `last` says: `CorruptLetters` where one is missing."""
-    # By number, not as listed: a listing taken while files appear may miss one of them.
+    """Yield the record of each file up to `last`; raise `CorruptLetters` if one is missing."""
+    # By number, not from a listing: a listing may miss files that are created meanwhile.
     for number in range(1, last + 1):
         yield _record(files, pipeline, number)
 
@@ -385,7 +387,7 @@ def records(files: Files, pipeline: str, last: int) -> Iterator[Record]:
 def read_chosen(
     files: Files, pipeline: str, chosen: Iterable[tuple[int, int, str | None]]
 ) -> tuple[DeadLetter, ...]:
-    """Return the letters at these places (file, index), each with what superseded it."""
+    """Return the dead letters at (file, index), each with what superseded it."""
     by_number: dict[int, dict[int, str | None]] = {}
     for number, index, superseded in chosen:
         by_number.setdefault(number, {})[index] = superseded
@@ -395,7 +397,7 @@ def read_chosen(
         assert isinstance(record, Page)
         with _named(files, number):
             found += _opened(record, indexes)
-    # Rows of a baseline come before the changes on top of them.
+    # Rows of a baseline come before the changes that follow it.
     found.sort(key=lambda each: (each.position, each.baseline is None, each.table, each.keys))
     return tuple(found)
 
@@ -403,25 +405,25 @@ def read_chosen(
 def _opened(record: Page, indexes: Mapping[int, str | None]) -> Iterator[DeadLetter]:
     groups = [list(contents(rows, schema)) for rows, schema in read_groups(record)]
     for index, superseded in indexes.items():
-        letter = record.letters[index]
-        content = groups[letter.group][letter.row]
+        dead_letter = record.dead_letters[index]
+        content = groups[dead_letter.group][dead_letter.row]
         yield DeadLetter(
             pipeline=record.pipeline,
-            table=letter.table,
-            lineage=letter.lineage,
-            position=Position.parse(letter.position),
-            baseline=letter.baseline,
-            op=content.op if letter.baseline is None else BASELINE,
-            kind=letter.kind,
-            code=letter.code,
-            facts=letter.facts,
+            table=dead_letter.table,
+            lineage=dead_letter.lineage,
+            position=Position.parse(dead_letter.position),
+            baseline=dead_letter.baseline,
+            op=content.op if dead_letter.baseline is None else BASELINE,
+            kind=dead_letter.kind,
+            code=dead_letter.code,
+            facts=dead_letter.facts,
             key=content.key,
             before=content.before,
             after=content.after,
             time=content.time,
-            parked=_EPOCH + timedelta(microseconds=letter.parked),
+            parked=_EPOCH + timedelta(microseconds=dead_letter.parked),
             superseded=superseded,
-            keys=letter.keys,
+            keys=dead_letter.keys,
         )
 
 
@@ -430,13 +432,13 @@ def _record(files: Files, pipeline: str, number: int) -> Record:
         try:
             data = files.read(file_name(number))
         except FileNotFoundError as error:
-            raise CorruptLetters("File of dead letters is missing") from error
+            raise CorruptLetters("A file of dead letters is missing") from error
         return decode(data, number, pipeline)
 
 
 @contextmanager
 def _named(files: Files, number: int) -> Iterator[None]:
-    """Let an error about a file say which it is."""
+    """Add the file's path to the facts of an error."""
     try:
         yield
     except (CorruptLetters, UnknownFormat) as error:

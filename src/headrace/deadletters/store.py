@@ -1,23 +1,24 @@
 """
 The store of a pipeline's dead letters, kept until a truncate or a reload supersedes them (R30).
 
-`dead-letters/<pipeline>/<number:012x>.letters` are only ever added, each created exclusively
-and synced: a crash leaves a file absent or whole, and of two engines one loses the number.
-Numbers have no gaps; a missing one in the middle is a lost file, and is named.
+Files `dead-letters/<pipeline>/<number:012x>.letters` are only added, never changed. Each is
+created exclusively and synced: after a crash a file is absent or whole, and if two engines write,
+only one gets the number. Numbers have no gaps. A missing number is a lost file, and the error
+names it.
 
-A letter is one, however often it is added: a batch whose outcome was lost is computed again,
-and its letters come again. One that comes again after it was superseded counts again, so in a
-batch with a truncate `add` comes first, then `clear`.
+A dead letter that is added several times is stored once: a batch whose outcome was lost is
+computed again, with the same dead letters. If it was superseded in between, it counts again. So
+in a batch with a truncate, `add` comes first, then `clear`.
 
-`Ledger` is what the files amount to: which letters there are, and what they hold. A letter that
-failed holds its keys. One that is behind holds its own as long as it is behind something: a
-reload covers what failed up to its beginning (F), and then the letters behind that are no longer
-behind anything, although their positions may be later. They were written while the table was
-loaded, on account of the old table; the new one has their changes.
+`Ledger` is the content of all files: which dead letters exist, and which keys they hold. A `failed`
+one holds its keys. A `behind` one holds its keys as long as another one blocks it. A reload covers
+everything that failed up to its beginning (F). Then the dead letters that these blocked are free,
+even if their positions are later: they were written for the old table while the new one was
+loaded, and the new one has their changes.
 
-The ledger is asked once a batch, so the usual answer is kept by keys, of which there are few, and
-not by letters: a row that changes a thousand times a second has a thousand letters a second
-behind its first.
+The ledger is queried once a batch. So the usual answer is cached by key, not by dead letter:
+there are few held keys, but a row that changes a thousand times a second adds a thousand dead
+letters a second.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from typing import TypeAlias
 
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.deadletters.letter import (
-    ClearedLetters,
+    ClearedDeadLetters,
     DeadLetter,
     Kind,
     NewLetter,
     Record,
-    StoredLetter,
+    StoredDeadLetter,
     encode,
     file_name,
     last_number,
@@ -60,21 +61,21 @@ __all__ = [
 
 Identity: TypeAlias = tuple[str, str, str, int, bytes]
 """
-Table, lineage, position; for a baseline's row also the baseline's number and the key.
+Table, lineage, position; for a row of a baseline also the baseline's number and the key.
 
-The table, because one truncate has the same position in all its tables (R23d).
+The table is part of it because a truncate of several tables has one position (R23d).
 """
 
 Held: TypeAlias = dict[bytes, Position]
 
 
 @dataclass(slots=True)
-class LetterSummary:
-    """What is remembered of a letter; its row stays on disk."""
+class DeadLetterSummary:
+    """A dead letter as kept in memory; its row stays on disk."""
 
     number: int
     index: int
-    """The newest file that holds it, and its place there."""
+    """The newest file that contains it, and its index there."""
 
     table: str
     position: Position
@@ -85,50 +86,50 @@ class LetterSummary:
 
 
 class Ledger:
-    """The letters of one pipeline, as its files tell of them, in order."""
+    """The dead letters of one pipeline, from its files in order."""
 
     def __init__(self) -> None:
-        self._known: dict[Identity, LetterSummary] = {}
+        self._known: dict[Identity, DeadLetterSummary] = {}
         self._held: dict[str, Held] = defaultdict(dict)
 
     def take(self, record: Record) -> None:
-        """Add what the next file says."""
-        if isinstance(record, ClearedLetters):
+        """Add the record of the next file."""
+        if isinstance(record, ClearedDeadLetters):
             for known in self.concerned(record):
                 known.superseded = record.reason
             self._held[record.table] = _held(self._of(record.table))
             return
-        for index, letter in enumerate(record.letters):
-            known = LetterSummary(
+        for index, dead_letter in enumerate(record.dead_letters):
+            known = DeadLetterSummary(
                 number=record.number,
                 index=index,
-                table=letter.table,
-                position=Position.parse(letter.position),
-                baseline=letter.baseline,
-                kind=letter.kind,
-                keys=letter.keys,
+                table=dead_letter.table,
+                position=Position.parse(dead_letter.position),
+                baseline=dead_letter.baseline,
+                kind=dead_letter.kind,
+                keys=dead_letter.keys,
             )
-            self._known[identity(letter)] = known
-            _hold(self._held[letter.table], known)
+            self._known[identity(dead_letter)] = known
+            _hold(self._held[dead_letter.table], known)
 
-    def wants(self, letter: NewLetter) -> bool:
+    def wants(self, dead_letter: NewLetter) -> bool:
         """
-        Whether a letter says something new.
+        Return whether a dead letter must be stored.
 
-        One that was superseded and comes again counts again: whoever adds it has not given
-        its change to the target. So does one that was behind another and now failed itself:
-        it holds its keys on its own account.
+        A superseded one that is added again must be: its change did not reach the target. So
+        must one that was blocked by another and now failed itself: from then on it holds its
+        keys independently.
         """
-        known = self._known.get(identity(letter))
+        known = self._known.get(identity(dead_letter))
         if known is None or known.superseded is not None:
             return True
-        return letter.kind == "failed" and known.kind == "behind"
+        return dead_letter.kind == "failed" and known.kind == "behind"
 
-    def concerned(self, cleared: ClearedLetters) -> list[LetterSummary]:
-        """Return the letters that this supersedes, those that are then behind nothing too."""
+    def concerned(self, cleared: ClearedDeadLetters) -> list[DeadLetterSummary]:
+        """Return the dead letters that this supersedes, and those that nothing then blocks."""
         upto = Position.parse(cleared.upto)
-        gone: list[LetterSummary] = []
-        stay: list[LetterSummary] = []
+        gone: list[DeadLetterSummary] = []
+        stay: list[DeadLetterSummary] = []
         for known in self._of(cleared.table):
             kept = known.baseline is not None and (
                 (known.baseline, known.position) == (cleared.keep_baseline, upto)
@@ -141,7 +142,7 @@ class Ledger:
         return gone
 
     def foreign(self, table: str, epoch: int, lineage: str) -> bool:
-        """Whether a letter speaks of a history that a log in this epoch does not have."""
+        """Return whether a dead letter belongs to a history that this log does not have."""
         return any(
             name == table
             and known.superseded is None
@@ -154,53 +155,59 @@ class Ledger:
     def held(
         self, table: str, since: Position, baseline: int | None, newest: int | None = None
     ) -> Held:
-        """Return the held keys of a table that was loaded from `baseline`, and since when."""
+        """Return the held keys of a table loaded from `baseline`, each with its position."""
         if since == ORIGIN and baseline is None and newest is None:
             return dict(self._held.get(table, {}))
-        letters = self._of(table)
+        dead_letters = self._of(table)
         if newest is not None:
-            letters = [each for each in letters if (each.baseline or 0) <= newest]
-        return _held(_counting(letters, since, baseline))
+            dead_letters = [each for each in dead_letters if (each.baseline or 0) <= newest]
+        return _held(_counting(dead_letters, since, baseline))
 
-    def emptied(self, letter: NewLetter) -> bool:
-        """Whether a truncate made this letter history."""
-        known = self._known.get(identity(letter))
+    def emptied(self, dead_letter: NewLetter) -> bool:
+        """Return whether a truncate superseded this dead letter."""
+        known = self._known.get(identity(dead_letter))
         return known is not None and known.superseded == "truncate"
 
     def key_count(self, others: Set[tuple[str, bytes]]) -> int:
-        """Return how many keys are held, each with its table; `others` counted in."""
+        """Return the number of held keys (table and key), including `others`."""
         new = sum(key not in self._held.get(table, {}) for table, key in others)
         return new + sum(map(len, self._held.values()))
 
-    def chosen(self, table: str | None, *, superseded: bool) -> list[LetterSummary]:
-        """Return the letters of a table or of all, in any order."""
+    def chosen(self, table: str | None, *, superseded: bool) -> list[DeadLetterSummary]:
+        """Return the dead letters of a table or of all tables, in any order."""
         return [
             known
             for known in self._known.values()
             if table in (None, known.table) and (superseded or known.superseded is None)
         ]
 
-    def _of(self, table: str) -> list[LetterSummary]:
+    def _of(self, table: str) -> list[DeadLetterSummary]:
         return self.chosen(table, superseded=False)
 
 
-def identity(letter: NewLetter | StoredLetter) -> Identity:
-    """Return what makes two letters one."""
-    position = str(letter.position)
-    if letter.baseline is None:
-        return letter.table, letter.lineage, position, 0, b""
-    return letter.table, letter.lineage, position, letter.baseline, b"".join(letter.keys)
+def identity(dead_letter: NewLetter | StoredDeadLetter) -> Identity:
+    """Return what identifies a dead letter."""
+    position = str(dead_letter.position)
+    if dead_letter.baseline is None:
+        return dead_letter.table, dead_letter.lineage, position, 0, b""
+    return (
+        dead_letter.table,
+        dead_letter.lineage,
+        position,
+        dead_letter.baseline,
+        b"".join(dead_letter.keys),
+    )
 
 
 def _counting(
-    letters: Iterable[LetterSummary], since: Position, baseline: int | None
-) -> Iterator[LetterSummary]:
-    """Yield the letters that count for a table that was loaded from `baseline` at `since`."""
+    dead_letters: Iterable[DeadLetterSummary], since: Position, baseline: int | None
+) -> Iterator[DeadLetterSummary]:
+    """Yield the dead letters that count for a table loaded from `baseline` at `since`."""
     held: set[bytes] = set()
-    # Rows of a baseline come before the changes on top of them.
-    for known in sorted(letters, key=lambda each: (each.position, each.baseline is None)):
+    # Rows of a baseline come before the changes that follow it.
+    for known in sorted(dead_letters, key=lambda each: (each.position, each.baseline is None)):
         if known.baseline is not None:
-            # With F: a log that was made anew counts its baselines from 1 again.
+            # Compare F, too: a log that was recreated numbers its baselines from 1 again.
             counts = baseline is None or (known.baseline, known.position) == (baseline, since)
         else:
             failed = known.kind == "failed"
@@ -210,14 +217,14 @@ def _counting(
             yield known
 
 
-def _held(letters: Iterable[LetterSummary]) -> Held:
+def _held(dead_letters: Iterable[DeadLetterSummary]) -> Held:
     held: Held = {}
-    for known in letters:
+    for known in dead_letters:
         _hold(held, known)
     return held
 
 
-def _hold(held: Held, known: LetterSummary) -> None:
+def _hold(held: Held, known: DeadLetterSummary) -> None:
     for key in known.keys:
         held[key] = min(known.position, held.get(key, known.position))
 
@@ -225,7 +232,7 @@ def _hold(held: Held, known: LetterSummary) -> None:
 # --- the store ------------------------------------------------------------------------------------
 
 FOLDER = "dead-letters"
-"""Where they lie in a data directory: a folder for each pipeline."""
+"""Their folder in a data directory, with a folder for each pipeline."""
 
 
 _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
@@ -233,11 +240,11 @@ _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
 
 class Letters:
     """
-    One pipeline's letters.
+    The dead letters of one pipeline.
 
-    *Durability*: what `add` and `clear` did is durable when they return. *Failure*:
+    *Durability*: what `add` and `clear` wrote is durable when they return. *Failure*:
     `StorageError` and `StorageFull`, after which they may be called again; `AlreadyStored`
-    where another engine has written, and then this one must stop. *Threads*: any.
+    if another engine has written, and then this one must stop. *Threads*: any.
     """
 
     def __init__(self, files: Files, pipeline: str, clock: Callable[[], float]) -> None:
@@ -248,21 +255,21 @@ class Letters:
         self._last = 0
         self._ledger = Ledger()
         self.written = False
-        """Whether there may be letters, superseded or not; without any nothing is held."""
+        """Whether there may be dead letters, superseded or not. If False, no key is held."""
         self._doubtful = False
-        """A write did not end well, and only the disk knows whether its file is there."""
+        """Whether a write failed, so that its file may or may not exist."""
 
     @classmethod
     def open(cls, files: Files, pipeline: str, clock: Callable[[], float]) -> Letters:
         """
-        Return the letters of `pipeline` under a data directory.
+        Return the dead letters of `pipeline` in a data directory.
 
-        `clock` gives seconds since 1970. Raises `CorruptLetters` or `UnknownFormat` with the
-        file. Nothing is created before there is a letter.
+        `clock` returns seconds since 1970. Raises `CorruptLetters` or `UnknownFormat` with the
+        file. Nothing is created before the first dead letter.
         """
-        letters = cls(files, pipeline, clock)
-        letters._load()
-        return letters
+        dead_letters = cls(files, pipeline, clock)
+        dead_letters._load()
+        return dead_letters
 
     def held(
         self,
@@ -273,35 +280,37 @@ class Letters:
         newest: int | None = None,
     ) -> dict[bytes, Position]:
         """
-        Return the keys of `table` that are held, each with the position it is held from.
+        Return the held keys of `table`, each with the position from which it is held.
 
-        For a table that was loaded from `baseline`, which begins at `since`: letters of
-        changes up to there do not count, nor do those of other baselines' rows, nor what is
-        behind these alone. Without `baseline` those of every baseline do, up to the one of
-        number `newest`: later ones are of a table that is loaded beside this one.
+        For a table that was loaded from `baseline`, which begins at `since`: dead letters of
+        changes up to `since` do not count, nor those of rows of other baselines, nor those
+        blocked only by these. Without `baseline` those of all baselines count, up to number
+        `newest`: later baselines belong to a table that is being loaded in parallel.
         """
         with self._sure():
             return self._ledger.held(table, since, baseline, newest)
 
-    def not_emptied(self, letters: Sequence[NewLetter]) -> list[NewLetter]:
+    def not_emptied(self, dead_letters: Sequence[NewLetter]) -> list[NewLetter]:
         """
-        Return the letters but those that a truncate made history.
+        Return the dead letters without those that a truncate superseded.
 
-        For a table that is loaded again, and will come by that truncate: they would hold keys
-        of the one that has passed it.
+        For a table that is loaded again and has yet to reach that truncate: they would hold
+        keys of the live table, which has passed it.
         """
         with self._sure():
-            return [letter for letter in letters if not self._ledger.emptied(letter)]
+            return [
+                dead_letter for dead_letter in dead_letters if not self._ledger.emptied(dead_letter)
+            ]
 
-    def add(self, letters: Sequence[NewLetter]) -> int:
-        """Keep these letters; return how many of them were not there already."""
+    def add(self, dead_letters: Sequence[NewLetter]) -> int:
+        """Store these dead letters; return how many of them are new."""
         with self._sure():
             new: dict[Identity, NewLetter] = {}
-            for letter in letters:
-                if self._ledger.wants(letter) and (
-                    letter.kind == "failed" or identity(letter) not in new
+            for dead_letter in dead_letters:
+                if self._ledger.wants(dead_letter) and (
+                    dead_letter.kind == "failed" or identity(dead_letter) not in new
                 ):
-                    new[identity(letter)] = letter
+                    new[identity(dead_letter)] = dead_letter
             if new:
                 self._create(page(self._last + 1, self._pipeline, [*new.values()], self._now()))
             return len(new)
@@ -310,14 +319,14 @@ class Letters:
         self, table: str, upto: Position, reason: str, *, keep_baseline: int | None = None
     ) -> None:
         """
-        Supersede the letters of `table` up to and with `upto`, and so release their keys.
+        Supersede the dead letters of `table` up to and including `upto`; release their keys.
 
-        With them go the letters that were behind them alone, wherever they stand. `reason` is
-        `truncate` or `reload`. Letters of rows of `keep_baseline` stay. Nothing is written
-        where no letter is concerned.
+        This includes dead letters that only these block, whatever their position. `reason` is
+        `truncate` or `reload`. Dead letters of rows of `keep_baseline` stay. If there is
+        nothing to supersede, nothing is written.
         """
         with self._sure():
-            cleared = ClearedLetters(
+            cleared = ClearedDeadLetters(
                 number=self._last + 1,
                 pipeline=self._pipeline,
                 table=table,
@@ -331,35 +340,36 @@ class Letters:
 
     def disown(self, table: str, epoch: int, lineage: str) -> None:
         """
-        Supersede the letters of `table`, if any speaks of a log that was lost.
+        Supersede the dead letters of `table` if one of them is from a log that was lost.
 
-        The present one is in this epoch, of this lineage. Positions of the two do not compare:
-        who loads the table anew asks for this first, and what fails again comes again.
+        `epoch` and `lineage` are those of the present log. Positions of the two logs cannot be
+        compared. So this is called before the table is loaded again; rows that fail again get
+        new dead letters.
         """
         with self._sure():
             if self._ledger.foreign(table, epoch, lineage):
                 self.clear(table, _LAST, "reload")
 
     def all(self, table: str | None = None, *, superseded: bool = False) -> tuple[DeadLetter, ...]:
-        """Return the letters by position; with `superseded` those as well that are history."""
+        """Return the dead letters by position; with `superseded` also the superseded ones."""
         with self._sure():
             chosen = [
                 (known.number, known.index, known.superseded)
                 for known in self._ledger.chosen(table, superseded=superseded)
             ]
-        # Outside the lock: files are never changed, and a run need not wait for a reader.
+        # Outside the lock: files never change, and a run does not have to wait for a reader.
         return read_chosen(self._files, self._pipeline, chosen)
 
     @property
     def count(self) -> int:
-        """How many letters there are that are not superseded."""
+        """The number of dead letters that are not superseded."""
         with self._sure():
             return len(self._ledger.chosen(None, superseded=False))
 
     def keys(self, with_new: Sequence[NewLetter] = ()) -> int:
-        """Return how many keys are held now, over all tables; or would be `with_new` letters."""
+        """Return the number of held keys of all tables, including those of `with_new`."""
         with self._sure():
-            new = {(letter.table, key) for letter in with_new for key in letter.keys}
+            new = {(dead_letter.table, key) for dead_letter in with_new for key in dead_letter.keys}
             return self._ledger.key_count(new)
 
     # --- inside ------------------------------------------------------------------------------
@@ -374,8 +384,8 @@ class Letters:
     def _load(self) -> None:
         last = last_number(self._files)
         if last:
-            # A process killed before it synced the folder has left names that are not
-            # durable. A letter that is "already there" must be.
+            # A process that was killed before it synced the folder leaves names that are not
+            # durable. A dead letter that counts as stored must be durable.
             self._files.settle("")
             self._files.sweep("")
         ledger = Ledger()
@@ -389,10 +399,10 @@ class Letters:
         self._doubtful = self.written = True
         try:
             self._files.make_folder("")
-            # Invariant 3: a letter is durable before progress passes its change.
+            # Invariant 3: a dead letter is durable before progress passes its change.
             self._files.create(file_name(record.number), data)
         except AlreadyStored:
-            # Not to be read and gone on from: another engine is at work.
+            # Do not load it and continue: another engine is running.
             self._doubtful = False
             raise
         self._ledger.take(record)
@@ -406,9 +416,10 @@ def read_letters(
     files: Files, pipeline: str | None = None, *, superseded: bool = False
 ) -> tuple[DeadLetter, ...]:
     """
-    Return the letters of all pipelines, or of one, in a data directory; by position in each.
+    Return the dead letters of all pipelines, or of one, in a data directory.
 
-    Needs no engine and disturbs none: nothing is created, synced or removed.
+    They are ordered by pipeline, then by position. This needs no engine and does not disturb a
+    running one: nothing is created, synced or removed.
     """
     found: list[DeadLetter] = []
     for name in files.list(FOLDER):

@@ -1,8 +1,8 @@
 """
-A baseline copied by Spark's tasks: numbers of parts go to the executors, receipts come back.
+A baseline copied by Spark tasks: the executors get part numbers and return receipts.
 
-A module of its own, because a task imports it: what else a runner needs, Spark's session and the
-plans of pipelines, would be imported by every Python worker that copies.
+This is a separate module because tasks import it. Otherwise every Python worker that copies would
+import the Spark session and the plans of pipelines, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FILES = msgspec.json.Decoder(File)
 
 def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
     """
-    Copy these parts of a baseline and return what was written.
+    Copy these parts of a baseline and return the files that were written.
 
-    There are as many tasks as run at the same time, each with some parts one after the other:
-    between two tasks a core waits for as long as a tenth of a part takes.
+    There are only as many tasks as can run at the same time. Each copies several parts one
+    after the other, because between two tasks a core idles for a tenth of the time of a part.
     """
     order = replace(order, at_once=_at_once(spark, len(numbers)))
     frame = spark.bulk.range(numbers.start, numbers.stop, 1, order.at_once)
@@ -40,8 +40,8 @@ def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
 
 
 def _at_once(spark: Spark, count: int) -> int:
-    """Return how many of so many tasks may run at the same time: rather too many than too few."""
-    # Spark Connect has none, and a cluster may get more executors at any time.
+    """Return how many of `count` tasks can run at once; too many is better than too few."""
+    # Spark Connect has no context, and a cluster may get more executors at any time.
     context = getattr(spark.session, "sparkContext", None)
     if context is None or not context.master.startswith("local["):
         return count
@@ -49,7 +49,7 @@ def _at_once(spark: Spark, count: int) -> int:
 
 
 def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run in a task: numbers of parts come, receipts go."""
+    """Run in a task: read part numbers, yield receipts."""
     for batch in batches:
         for file in copied(order, batch.column(0).to_pylist()):
             receipt = msgspec.json.encode(file).decode()

@@ -1,8 +1,8 @@
 """
-What the engine asks of whoever runs its batches.
+The protocol between the engine and the runner that computes its batches.
 
-The engine knows only this page, so that a simulation can run thousands of batches without
-a JVM: here is nothing of Spark.
+The engine knows only this module. It does not import Spark, so that a simulation can run thousands
+of batches without a JVM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[RowReference]]
-"""Tells which changes must be set aside with these: they, and what follows them by key (R30)."""
+"""Returns the changes to park for these failures: they, and later ones of their keys (R30)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +35,29 @@ class SegmentGroup:
     schema: TableSchema
     paths: tuple[str, ...]
     row_counts: tuple[int, ...] = ()
-    """Rows of each segment; needed for a baseline only, to cut it into jobs."""
+    """Rows of each segment; only needed to split a baseline into jobs."""
 
     marked: int = 0
-    """Rows with a value that its column could not hold, and whose text stands in `_exact`."""
+    """Number of rows with a value that its column could not hold; its text is in `_exact`."""
 
     newest: TableSchema | None = None
-    """The table's schema as the pipeline knows it, where it was altered since; see `plan`."""
+    """The current schema of the table, if it was altered since; see `plan`."""
 
     sizes: tuple[int, ...] = ()
-    """Bytes of each segment, as far as they are known: for people alone."""
+    """Bytes of each segment, if known; only for display."""
 
     @property
     def now(self) -> TableSchema:
-        """The schema that the rows are brought to."""
+        """The schema that the rows are converted to."""
         if self.newest is None:
             return self.schema
-        # Lifting brings columns, but no image that was not sent (R22).
+        # A schema upgrade adds columns, but not an image that was not sent (R22).
         return replace(self.newest, whole_before=self.schema.whole_before)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What the index knows of a batch before it is read."""
+    """What the index knows about a batch before it is read."""
 
     first: Position
     last: Position
@@ -67,13 +67,13 @@ class BatchFacts:
     truncates: int = 0
     key_changes: int = 0
     marked: int = 0
-    """As in its parts; either will do."""
+    """As in `SegmentGroup`; setting it in one of the two is enough."""
 
     without: frozenset[RowReference] = frozenset()
-    """Changes that are set aside: the result is as if the batch did not hold them."""
+    """Parked changes: the result is as if the batch did not contain them."""
 
     every_change: bool = False
-    """As of `TargetTraits`: truncates are rows, and what was before them stays."""
+    """As in `TargetTraits`: truncates are rows, and the rows before them stay."""
 
     @classmethod
     def of(
@@ -103,51 +103,51 @@ class LoadedRows:
 
 
 class Runner(Protocol):
-    """Computes what targets are given, of several pipelines at a time."""
+    """Computes the batches of several pipelines at a time."""
 
     def prepare(
         self, pipeline: Pipeline, traits: SourceTraits, name: str | None = None
     ) -> PreparedPipeline:
         """
-        Return what runs a pipeline, to be closed at the end; nothing is analysed yet.
+        Return an object that runs a pipeline; close it at the end. Nothing is analysed yet.
 
-        Its jobs have its `name`, and are cancelled by themselves: a pipeline that was prepared
-        twice is two here.
+        Its jobs have the pipeline's `name` and can be cancelled separately: a pipeline that is
+        prepared twice counts as two.
         """
         ...
 
 
 class PreparedPipeline(Protocol):
     """
-    One pipeline's batches, computed.
+    Computes the batches of one pipeline.
 
-    *Order*: rows come in position order. *Duplicates*: a batch given again gives the same
-    result (R23g). *Threads*: one at a time; `cancel` from any. *Empty batch*: not asked for;
-    a batch without segments needs no run. *Errors*: a row that cannot be computed is a
-    `Failure` in the result, and the others are there; `TooManyFailed` beyond the pipeline's
-    `on_error`, `RowFailed` where that is to stop; `JobFailed` for what may be tried again,
+    *Order*: rows come in position order. *Duplicates*: the same batch always gives the same
+    result (R23g). *Threads*: one at a time; `cancel` from any. *Empty batch*: not called for
+    a batch without segments. *Errors*: a row that cannot be computed is a `Failure` in the
+    result, next to the other rows; `TooManyFailed` beyond the limits of the pipeline's
+    `on_error`, `RowFailed` if it is `stop`; `JobFailed` for a batch that may be tried again,
     `JobCancelled` after a `cancel`.
     """
 
     def output(self, schema: TableSchema) -> TableSchema:
         """
-        Analyse the pipeline over such a table, and return what its rows will look like.
+        Analyse the pipeline for this table, and return the schema of the resulting rows.
 
-        Called once for each table of a pipeline before anything else. Raises `UnknownColumn`,
+        Called once for each table of a pipeline, before anything else. Raises `UnknownColumn`,
         `UnsentColumn`, `BadExpression`, `BadTransform`, `BadFunction`, `BadFrame`.
         """
         ...
 
     def needs(self, schema: TableSchema) -> frozenset[int]:
-        """Return the ids of the table's columns without which a change cannot be computed."""
+        """Return the ids of the columns that are needed to compute a change."""
         ...
 
     def rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> JobResult:
         """
         Return the rows of one table's batch: `_op _commit _ordinal _time`, then the columns.
 
-        Parts are in the order of their schemas' versions; the result looks as the last one
-        does, or as all do that name a `newest`.
+        Parts are in the order of their schemas' versions. The result has the schema of the last
+        part, or `newest` if the parts have one.
         """
         ...
 
@@ -156,23 +156,23 @@ class PreparedPipeline(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End the job that this pipeline has running, if any; what it computed is forgotten."""
+        """Cancel the running job of this pipeline, if any, and drop its result."""
         ...
 
     def close(self) -> None:
-        """Release what was analysed; nothing may follow."""
+        """Release the plans; this is the last call."""
         ...
 
 
 @runtime_checkable
 class GivesFrames(Protocol):
     """
-    What a pipeline prepared on Spark can do besides: hand a batch over as a DataFrame.
+    An additional ability of a pipeline prepared on Spark: passing a batch as a DataFrame.
 
     The frame has the row's columns, then `_op` (text), `_position` (text), `_commit`,
-    `_ordinal` and `_time`; a key change is two rows of one position, and a truncate is a row
-    of nulls. `take` may be called again, with a frame without the rows that failed; what it
-    raises, unless a row is to blame, is raised here.
+    `_ordinal` and `_time`. A key change is two rows with one position, and a truncate is a row
+    of nulls. `take` may be called again, with a frame without the rows that failed. Other
+    errors that it raises are raised here.
     """
 
     def give(
@@ -182,14 +182,14 @@ class GivesFrames(Protocol):
         behind: Behind,
         take: Callable[[DataFrame], None],
     ) -> tuple[Failure, ...]:
-        """Let `take` have a batch of one table; return the rows that could not be computed."""
+        """Call `take` with a batch of one table; return the rows that could not be computed."""
         ...
 
     def give_baseline(
         self, part: SegmentGroup, take: Callable[[DataFrame, int], None]
     ) -> tuple[Failure, ...]:
         """
-        Let `take` have a baseline's rows in numbered pieces: as inserts, without positions.
+        Call `take` with a baseline's rows in numbered pieces: as inserts, without positions.
 
         A part without segments is one piece without rows.
         """

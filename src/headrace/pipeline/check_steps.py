@@ -1,14 +1,14 @@
 """
 Checks of filters and transforms that need no Spark: names, keys, empty texts, missing values.
 
-Everything found is returned, so that all errors of a configuration are reported together.
+All errors are returned, so that all errors of a configuration are reported together.
 
-A step that reads a column which a change may come without is refused before anything starts (R21):
-without the value it cannot be decided whether a filter is true of the row, or what a transform
-makes of it. Leaving the column out is not reading it, nor is renaming it. A column that goes to the
-target as it is is not refused either: most changes have it, and the pipeline stops at the first
-that does not (`targets.unknown_value`). Only Spark knows which columns an expression reads:
-expressions are checked when Spark analyses them.
+A step must not read a column that an update may leave out; it is refused before anything starts
+(R21). Without the value, neither the result of a filter nor that of a transform is known. Dropping
+or renaming the column does not count as reading it. A column that goes to the target unchanged is
+not refused either: most changes have it, and the pipeline stops at the first one that does not
+(`targets.unknown_value`). Only Spark knows which columns an expression reads, so expressions are
+checked when Spark analyses them.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from headrace.pipeline.steps import (
     Where,
 )
 
-# --- columns in sight -----------------------------------------------------------------------------
+# --- columns in scope -----------------------------------------------------------------------------
 
 OURS = ("_op", "_commit", "_ordinal", "_time", "_change")
-"""What a frame's function is given besides the columns in sight."""
+"""The columns that the function of a `frame` gets in addition to those in scope."""
 
+_NAME_ONE = "Name a column, or remove the step."
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def check_steps(
     filters: Sequence[Filter], transforms: Sequence[Transform], schema: TableSchema
 ) -> list[HeadraceError]:
-    """Return everything that is wrong with these steps over such a table."""
+    """Return all errors of these steps for this table."""
     errors: list[HeadraceError] = []
     for number, filter_ in enumerate(filters, 1):
         errors += _check_filter(filter_, f"Filter {number}", schema)
@@ -69,7 +70,7 @@ def check_steps(
 
 
 def scope_after(transforms: Sequence[Transform], schema: TableSchema) -> Scope:
-    """Return the columns in sight after all of these transforms."""
+    """Return the columns in scope after all of these transforms."""
     scope = Scope.of(schema)
     for transform in transforms:
         scope, _ = scope.after(transform, "")
@@ -78,17 +79,17 @@ def scope_after(transforms: Sequence[Transform], schema: TableSchema) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The columns in sight between two transforms, and which of them are the key's."""
+    """The columns in scope between two transforms, and which of them are the key."""
 
     types: Mapping[str, ValueType | None]
-    """Name and type, in order; None where only Spark can tell the type."""
+    """Name and type, in order; None if only Spark knows the type."""
 
     key: frozenset[str]
     framed: bool = False
     """Whether a `frame` came before."""
 
     known: bool = True
-    """Whether these are all: what a `frame` makes shows only when Spark analyses it."""
+    """Whether these are all columns; those that a `frame` adds are only known to Spark."""
 
     @classmethod
     def of(cls, schema: TableSchema) -> Scope:
@@ -101,52 +102,58 @@ class Scope:
         """The columns' names, in order."""
         return tuple(self.types)
 
-    def after(self, transform: Transform, place: str) -> tuple[Scope, list[HeadraceError]]:
-        """Return what is in sight after a transform, and what is wrong with it."""
+    def after(self, transform: Transform, label: str) -> tuple[Scope, list[HeadraceError]]:
+        """Return the scope after a transform, and the errors of the transform."""
         match transform:
             case Drop(names):
-                return self._after_drop(names, place)
+                return self._after_drop(names, label)
             case Rename(names):
-                return self._after_rename(dict(names), place)
+                return self._after_rename(dict(names), label)
             case Derive(columns):
-                return self._after_derive(columns, place)
+                return self._after_derive(columns, label)
             case Timestamp(name, of):
-                return self._after_timestamp(name, of, place)
+                return self._after_timestamp(name, of, label)
             case Mask():
-                return self._after_mask(transform, place)
+                return self._after_mask(transform, label)
             case Function():
-                return self._after_function(transform, place)
+                return self._after_function(transform, label)
             case Frame(make):
-                return self._after_frame(make, place)
-        kinds = "drop, rename, derive, timestamp, mask, frame and function"
-        return self, [BadTransform(f"{place} is none of {kinds}")]
+                return self._after_frame(make, label)
+        kinds = "drop, rename, derive, timestamp, mask, frame or function"
+        return self, [BadTransform(f"{label} is not a transform", remedy=f"Use {kinds}.")]
 
-    def _after_drop(self, names: tuple[str, ...], place: str) -> tuple[Scope, list[HeadraceError]]:
-        errors = self._known(names, place)
+    def _after_drop(self, names: tuple[str, ...], label: str) -> tuple[Scope, list[HeadraceError]]:
+        errors = self._known(names, label)
         if not names:
-            errors.append(BadTransform(f"{place}, drop, names no column"))
+            errors.append(
+                BadTransform(f"{label}, drop, needs at least one column", remedy=_NAME_ONE)
+            )
         errors += [
-            BadTransform(f"{place} drops the key column {name}", column=name)
+            BadTransform(f"{label} drops the key column {name}", column=name)
             for name in names
             if name in self.key
         ]
         kept = {name: type_ for name, type_ in self.types.items() if name not in names}
         if not kept and self.known:
-            errors.append(BadTransform(f"{place} drops every column"))
+            errors.append(
+                BadTransform(f"{label} drops all columns", remedy="Keep at least one column.")
+            )
         return replace(self, types=kept), errors
 
-    def _after_rename(self, names: dict[str, str], place: str) -> tuple[Scope, list[HeadraceError]]:
-        errors = self._known(tuple(names), place)
+    def _after_rename(self, names: dict[str, str], label: str) -> tuple[Scope, list[HeadraceError]]:
+        errors = self._known(tuple(names), label)
         if not names:
-            errors.append(BadTransform(f"{place}, rename, names no column"))
+            errors.append(
+                BadTransform(f"{label}, rename, needs at least one column", remedy=_NAME_ONE)
+            )
         renamed = tuple(names.get(name, name) for name in self.names)
         errors += [
-            BadTransform(f"{place} gives several columns the name {name}", column=name)
+            BadTransform(f"{label} gives several columns the name {name}", column=name)
             for name in dict.fromkeys(renamed)
             if renamed.count(name) > 1
         ]
         errors += [
-            BadTransform(f"{place} gives {old} an empty name", column=old)
+            BadTransform(f"{label} gives the column {old} an empty name", column=old)
             for old, new in names.items()
             if not new
         ]
@@ -155,211 +162,235 @@ class Scope:
         return replace(self, types=types, key=key), errors
 
     def _after_derive(
-        self, columns: tuple[tuple[str, Expression], ...], place: str
+        self, columns: tuple[tuple[str, Expression], ...], label: str
     ) -> tuple[Scope, list[HeadraceError]]:
         errors: list[HeadraceError] = []
         if not columns:
-            errors.append(BadTransform(f"{place}, derive, names no column"))
+            errors.append(
+                BadTransform(f"{label}, derive, needs at least one column", remedy=_NAME_ONE)
+            )
         for name, expression in columns:
-            errors += self._made([name], place)
-            errors += _check_expression(expression, f"{place}, {name}")
+            errors += self._made([name], label)
+            errors += _check_expression(expression, f"{label}, {name}")
         return self._with(name for name, _ in columns), errors
 
-    def _after_timestamp(self, name: str, of: str, place: str) -> tuple[Scope, list[HeadraceError]]:
-        errors = self._made([name], place)
+    def _after_timestamp(self, name: str, of: str, label: str) -> tuple[Scope, list[HeadraceError]]:
+        errors = self._made([name], label)
         if of != "commit":
             errors.append(
-                BadTransform(f"{place}, timestamp, knows no such time", remedy='Say of="commit".')
+                BadTransform(f"{label}, timestamp: of must be commit", remedy='Write of="commit".')
             )
         return self._with([name], ValueType("timestamptz")), errors
 
-    def _after_mask(self, mask: Mask, place: str) -> tuple[Scope, list[HeadraceError]]:
-        errors = self._known(mask.fields, place)
+    def _after_mask(self, mask: Mask, label: str) -> tuple[Scope, list[HeadraceError]]:
+        errors = self._known(mask.fields, label)
         if not mask.fields:
-            errors.append(BadTransform(f"{place}, mask, names no column"))
+            errors.append(
+                BadTransform(f"{label}, mask, needs at least one column", remedy=_NAME_ONE)
+            )
         if not isinstance(mask.keep, int) or mask.keep < 0:
-            errors.append(BadTransform(f"{place}, mask, keeps a number of characters from 0"))
+            errors.append(
+                BadTransform(
+                    f"{label}, mask: keep must be a whole number, 0 or more",
+                    remedy="Use for example keep=4.",
+                )
+            )
         if not isinstance(mask.with_, str) or len(mask.with_) != 1:
-            errors.append(BadTransform(f"{place}, mask, replaces by one character"))
+            errors.append(
+                BadTransform(
+                    f"{label}, mask: with_ must be one character",
+                    remedy='Use for example with_="*".',
+                )
+            )
         else:
             try:
                 text_literal(mask.with_)
             except BadExpression as error:
-                errors.append(BadTransform(f"{place}, mask: {error.message}"))
+                errors.append(BadTransform(f"{label}, mask: {error.message}"))
         for name in mask.fields:
             if name in self.key:
-                errors.append(BadTransform(f"{place} masks the key column {name}", column=name))
+                errors.append(BadTransform(f"{label} masks the key column {name}", column=name))
             elif (type_ := self.types.get(name)) is not None and type_.kind not in TEXTS:
-                errors.append(not_text(name, str(type_), place))
+                errors.append(not_text(name, str(type_), label))
         return self._with(mask.fields, ValueType("text")), errors
 
-    def _after_function(self, function: Function, place: str) -> tuple[Scope, list[HeadraceError]]:
-        errors = _check_function(function, place)
-        errors += self._known(function.reads or (), place)
+    def _after_function(self, function: Function, label: str) -> tuple[Scope, list[HeadraceError]]:
+        errors = _check_function(function, label)
+        errors += self._known(function.reads or (), label)
         names = [name for name, _ in function.columns or ()]
         if not names:
             errors.append(
                 BadFunction(
-                    f"{place}, the function {function.name}, declares no columns",
-                    remedy='Name what it gives: columns={"total": "double"}.',
+                    f"{label}, the function {function.name}, declares no columns",
+                    remedy='Declare the columns that it returns: columns={"total": "double"}.',
                 )
             )
-        errors += self._made(names, place)
+        errors += self._made(names, label)
         errors += [
-            BadFunction(f"{place}, {name}, has no type", remedy='Give one: {"total": "double"}.')
+            BadFunction(
+                f"{label}: the column {name} has no type", remedy='Add one: {"total": "double"}.'
+            )
             for name, type_ in function.columns or ()
             if not isinstance(type_, str) or not type_.strip()
         ]
         if self.framed and not function.batch:
             errors.append(
                 BadTransform(
-                    f"{place}, a function of rows, stands after a frame",
-                    remedy="It may leave rows out, so put it before the frame; or use batch=True.",
+                    f"{label}, a function of rows, comes after a frame",
+                    remedy="It may leave out rows, so put it before the frame, or use batch=True.",
                 )
             )
         return self._with(names), errors
 
-    def _after_frame(self, make: object, place: str) -> tuple[Scope, list[HeadraceError]]:
+    def _after_frame(self, make: object, label: str) -> tuple[Scope, list[HeadraceError]]:
         errors: list[HeadraceError] = []
         if not callable(make):
-            errors.append(BadTransform(f"{place}, frame, takes a function of a DataFrame"))
+            errors.append(
+                BadTransform(
+                    f"{label}, frame, needs a function that takes a DataFrame",
+                    remedy="Pass a function: hr.frame(lambda df: …).",
+                )
+            )
         if self.framed:
-            remedy = "Let one function do both."
-            errors.append(BadTransform(f"{place} is a second frame", remedy=remedy))
+            remedy = "Combine the two functions into one."
+            errors.append(
+                BadTransform(f"{label} is a second frame; only one is allowed", remedy=remedy)
+            )
         errors += [
             BadTransform(
-                f"{place}, frame, cannot show the column {name}, whose name is ours",
-                remedy=f"Give it another name first: rename({name}=…).",
+                f"{label}, frame: the column name {name} is used by Headrace itself",
+                remedy=f"Rename the column before the frame: rename({name}=…).",
                 column=name,
             )
             for name in self.names
             if name in OURS
         ]
-        # Of the columns behind it only the key's are certain.
+        # After it, only the columns of the key are certain.
         types = {name: type_ for name, type_ in self.types.items() if name in self.key}
         return replace(self, types=types, framed=True, known=False), errors
 
     def _with(self, names: Iterable[str], type_: ValueType | None = None) -> Scope:
-        """Return the columns with these made: in place of their namesakes, or at the end."""
+        """Return the scope with these columns, replaced or added at the end."""
         return replace(self, types={**self.types, **dict.fromkeys(names, type_)})
 
-    def _made(self, names: Iterable[str], place: str) -> list[HeadraceError]:
-        """Return what is wrong with making columns of these names."""
+    def _made(self, names: Iterable[str], label: str) -> list[HeadraceError]:
+        """Return the errors of computing columns with these names."""
         errors: list[HeadraceError] = []
         for name in names:
             if name in self.key:
-                errors.append(BadTransform(f"{place} computes the key column {name}", column=name))
+                errors.append(BadTransform(f"{label} computes the key column {name}", column=name))
             if not name:
-                errors.append(BadTransform(f"{place} gives a column an empty name"))
+                errors.append(BadTransform(f"{label} gives a column an empty name"))
         return errors
 
-    def _known(self, names: tuple[str, ...], place: str) -> list[HeadraceError]:
+    def _known(self, names: tuple[str, ...], label: str) -> list[HeadraceError]:
         if not self.known:
             return []
-        return [unknown(name, self.names, place) for name in names if name not in self.names]
+        return [unknown(name, self.names, label) for name in names if name not in self.names]
 
 
-def unknown(name: str, names: Sequence[str], place: str) -> UnknownColumn:
-    """Return the error for a name that is not in sight."""
+def unknown(name: str, names: Sequence[str], label: str) -> UnknownColumn:
+    """Return the error for a name that is not in scope."""
     return UnknownColumn(
-        f"{place} names the column {name}, and there is none; there are {', '.join(names)}",
+        f"{label} names the column {name}, which does not exist; columns: {', '.join(names)}",
         column=name,
     )
 
 
-def not_text(name: str, type: str, place: str) -> BadTransform:
+def not_text(name: str, type: str, label: str) -> BadTransform:
     """Return the error for masking a column that is not text."""
     return BadTransform(
-        f"{place} masks the column {name}, which is {type} and not text",
-        remedy=f"Make it text first: derive({name}=…), or drop it.",
+        f"{label} masks the column {name}, which has the type {type} and is not text",
+        remedy=f"Convert it to text before, with derive({name}=…), or drop it.",
         column=name,
     )
 
 
-def _check_filter(filter_: Filter, place: str, schema: TableSchema) -> list[HeadraceError]:
+def _check_filter(filter_: Filter, label: str, schema: TableSchema) -> list[HeadraceError]:
     match filter_:
         case Equals(field) | Prefix(field) | Regex(field):
             if field not in schema.names:
-                return [unknown(field, schema.names, place)]
+                return [unknown(field, schema.names, label)]
             try:
                 condition(filter_, "x", schema.column(field).type)
             except BadExpression as error:
-                return [BadExpression(f"{place}: {error.message}", column=field)]
+                return [BadExpression(f"{label}: {error.message}", column=field)]
             return []
         case Where(expression):
-            return _check_expression(expression, place)
+            return _check_expression(expression, label)
         case Function():
-            return _check_filter_function(filter_, place, schema)
-    return [BadExpression(f"{place} is none of equals, prefix, regex, where and function")]
+            return _check_filter_function(filter_, label, schema)
+    return [BadExpression(f"{label} must be an equals, prefix, regex, where or function")]
 
 
 def _check_filter_function(
-    function: Function, place: str, schema: TableSchema
+    function: Function, label: str, schema: TableSchema
 ) -> list[HeadraceError]:
-    errors = _check_function(function, place)
+    errors = _check_function(function, label)
     errors += [
-        unknown(name, schema.names, place)
+        unknown(name, schema.names, label)
         for name in function.reads or ()
         if name not in schema.names
     ]
     if function.columns is not None:
         errors.append(
             BadFunction(
-                f"{place}, the function {function.name}, declares columns",
-                remedy="A filter gives true or false; what makes columns is a transform.",
+                f"{label}, the function {function.name}, declares columns",
+                remedy="A filter returns true or false. To add columns, use it as a transform.",
             )
         )
     return errors
 
 
-def _check_function(function: Function, place: str) -> list[HeadraceError]:
-    """Return what is wrong with a function, whatever it is used for."""
+def _check_function(function: Function, label: str) -> list[HeadraceError]:
+    """Return the errors of a function, as a filter or as a transform."""
     errors: list[HeadraceError] = []
     path = function.call
     if isinstance(path, str):
         if not _PATH.fullmatch(path):
-            remedy = 'Give the function itself, or its place: "package.module:name".'
-            errors.append(BadFunction(f"{place} names no function", remedy=remedy))
+            remedy = 'Pass the function itself, or its path: "package.module:name".'
+            errors.append(BadFunction(f"{label} has no path of a function", remedy=remedy))
     elif not callable(path):
-        errors.append(BadFunction(f"{place} is no function", type=type(path).__name__))
+        errors.append(BadFunction(f"{label} is not a function", type=type(path).__name__))
     reads = function.reads
     if reads is not None and (not reads or len(set(reads)) < len(reads)):
-        told = "reads no column, or one twice"
-        errors.append(BadFunction(f"{place}, the function {function.name}, {told}"))
+        problem = "reads no column, or the same column twice"
+        errors.append(BadFunction(f"{label}, the function {function.name}, {problem}"))
     if not isinstance(function.time_limit, int | float) or not 0 < function.time_limit < inf:
-        errors.append(BadFunction(f"{place}, the function {function.name}, has no time to run"))
+        problem = "must have a time_limit of more than 0 seconds"
+        errors.append(BadFunction(f"{label}, the function {function.name}, {problem}"))
     return errors
 
 
-def _check_expression(expression: Expression, place: str) -> list[HeadraceError]:
+def _check_expression(expression: Expression, label: str) -> list[HeadraceError]:
     if isinstance(expression, str):
-        return [] if expression.strip() else [BadExpression(f"{place} is empty")]
+        return [] if expression.strip() else [BadExpression(f"{label} is empty")]
     # By name, so that checking a pipeline does not import Spark.
     if any(base.__name__ == "Column" for base in type(expression).__mro__):
         return []
     kind = type(expression).__name__
-    return [BadExpression(f"{place} is neither SQL text nor a Column", type=kind)]
+    return [BadExpression(f"{label} must be SQL text or a Column", type=kind)]
 
 
-# --- steps that read a column which a change may come without (R21) -------------------------------
+# --- steps that read a column which an update may leave out (R21) ---------------------------------
 
 
 def check_unsent(
     filters: Sequence[Filter], transforms: Sequence[Transform], schema: TableSchema
 ) -> list[HeadraceError]:
-    """Return the steps that read what may be missing, as far as that is known without Spark."""
+    """Return errors for steps that read such columns, as far as is known without Spark."""
     unsent = frozenset(column.name for column in schema.columns if column.may_be_unsent)
     return list(_found(filters, transforms, unsent, schema.table)) if unsent else []
 
 
 def unsent_column(
-    place: str, columns: Collection[str], table: str, *, surely: bool = True
+    label: str, columns: Collection[str], table: str, *, surely: bool = True
 ) -> UnsentColumn:
-    """Return the error for a step that reads these columns, or may do so for all that is known."""
+    """Return the error for a step that reads these columns, or may read them."""
     names = sorted(columns)
-    told = f"column {names[0]}" if len(names) == 1 else f"columns {', '.join(names)}"
+    listed = f"column {names[0]}" if len(names) == 1 else f"columns {', '.join(names)}"
     return UnsentColumn(
-        f"{place} {'reads' if surely else 'may read'} the {told}, and an update may come without",
+        f"{label} {'reads' if surely else 'may read'} the {listed}, which an update may leave out",
         table=table,
         columns=names,
     )
@@ -373,11 +404,13 @@ def _found(
 ) -> Iterator[UnsentColumn]:
     for number, filter_ in enumerate(filters, 1):
         if hit := _read_by(filter_, unsent):
-            yield unsent_column(f"Filter {number}", hit, table, surely=_told(filter_))
-    # By the names that they have at that point, as long as nothing was made of them.
+            yield unsent_column(f"Filter {number}", hit, table, surely=_declares_reads(filter_))
+    # By the names that the columns have at that point, until they are replaced.
     for number, transform in enumerate(transforms, 1):
         if hit := _read_by(transform, unsent):
-            yield unsent_column(f"Transform {number}", hit, table, surely=_told(transform))
+            yield unsent_column(
+                f"Transform {number}", hit, table, surely=_declares_reads(transform)
+            )
         unsent = _after(transform, unsent)
 
 
@@ -394,13 +427,13 @@ def _read_by(step: Filter | Transform, unsent: frozenset[str]) -> frozenset[str]
     return frozenset()
 
 
-def _told(step: Filter | Transform) -> bool:
-    """Whether a step says which columns it reads."""
+def _declares_reads(step: Filter | Transform) -> bool:
+    """Return whether a step declares the columns that it reads."""
     return not isinstance(step, Frame) and (not isinstance(step, Function) or bool(step.reads))
 
 
 def _after(transform: Transform, unsent: frozenset[str]) -> frozenset[str]:
-    """Return which columns may be missing after a transform; what it made never is."""
+    """Return the columns that may be missing after a transform; computed ones never are."""
     match transform:
         case Drop(names):
             return unsent - set(names)

@@ -1,10 +1,9 @@
 """
-What a pipeline is: tables of a source, a target, and what happens between.
+The definition of a pipeline: tables of a source, a target, and the steps in between.
 
-All filters apply first, to the table's columns as the source has them; a row passes when
-every one of them is true of it. Then the transforms apply, in order. With several tables,
-filters and transforms are those of each of them; tables that differ want pipelines of
-their own.
+All filters apply first, to the columns of the source table. A row passes if all filters are true.
+Then the transforms apply, in order. With several tables, the same filters and transforms apply to
+each of them; tables that need different steps need separate pipelines.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ MODES: tuple[Mode, ...] = ("baseline_then_changes", "baseline", "changes")
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """
-    Rows that cannot be computed are set aside, and the others go on (S2, R30).
+    Rows that cannot be computed are parked, and the other rows continue (S2, R30).
 
-    Later changes of such a row are set aside behind it, in order. Beyond these numbers
-    the pipeline stops: then it is not a few bad rows, but a bad expression.
+    Later changes of such a row are parked, too, in order. Above these limits the pipeline
+    stops: then the cause is probably a wrong expression, not a few bad rows.
     """
 
     max_per_batch: int = 20
@@ -44,25 +43,25 @@ class DeadLetters:
 OnError: TypeAlias = "DeadLetters | Literal['stop']"
 
 OnSchemaChange: TypeAlias = Literal["continue", "rebaseline", "stop"]
-"""What a pipeline does when a table of it gets other columns (R23b)."""
+"""What a pipeline does when the columns of one of its tables change (R23b)."""
 
 ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("continue", "rebaseline", "stop")
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Pipeline:
-    """Tables of a source, kept in a target, filtered and transformed on the way."""
+    """Keeps tables of a source in a target, filtered and transformed."""
 
     source: Recordable
     tables: tuple[str, ...]
-    """Those that are named."""
+    """The tables that are named."""
 
     patterns: tuple[str, ...]
-    """`public.*`, `!public.audit_*`: tables that match are taken as well, today's and new ones."""
+    """`public.*`, `!public.audit_*`: matching tables are included, existing and new ones."""
 
     target: Target
     name: str | None
-    """The pipeline's id; None leaves it to the engine, which takes the table's name."""
+    """The pipeline's id; if None, the engine uses the table's name."""
 
     mode: Mode
     filters: tuple[Filter, ...]
@@ -70,9 +69,9 @@ class Pipeline:
     on_error: OnError
     on_schema_change: OnSchemaChange
     """
-    `continue`: go on with the columns as they are, loading the table anew from the log where the
-    target needs that; `rebaseline`: copy it from the source again; `stop`: until a person resumes.
-    Whatever is asked for, rows that were altered without a change are copied again.
+    `continue`: continue with the new columns, and load the table again from the log if the target
+    needs that. `rebaseline`: copy the table from the source again. `stop`: stop until resumed.
+    In all cases, rows that were altered without a change message are copied again.
     """
 
     def __init__(
@@ -92,29 +91,31 @@ class Pipeline:
         named = [*([] if table is None else [table]), *(tables or ())]
         if not named or len(set(named)) < len(named):
             raise BadTransform(
-                "A pipeline takes tables, each once",
-                remedy='Give one, "orders", or several: tables=["orders", "customers"].',
+                "A pipeline needs at least one table, and each table once",
+                remedy='Name one table, "orders", or several: tables=["orders", "customers"].',
                 tables=len(named),
             )
         patterns = tuple(entry for entry in named if is_pattern(entry))
         if patterns and all(entry.startswith("!") for entry in patterns):
             raise BadTransform(
-                "There is no pattern to take tables away from",
-                remedy='Give one: tables=["public.*", "!public.audit_*"].',
+                "All patterns exclude tables, and none includes any",
+                remedy='Add one that includes tables: tables=["public.*", "!public.audit_*"].',
             )
         if target is None:
-            raise BadTransform("A pipeline needs a target", remedy="Give one: memory().")
+            raise BadTransform("A pipeline needs a target", remedy="Add one: hr.memory().")
         if mode not in MODES:
             raise BadTransform(
-                "No such mode of a pipeline", remedy=f"Choose {', '.join(MODES)}.", mode=mode
+                "The mode of the pipeline is not known",
+                remedy=f"Use one of {', '.join(MODES)}.",
+                mode=mode,
             )
         if on_schema_change not in ON_SCHEMA_CHANGE:
             raise BadTransform(
-                "No such policy for other columns",
-                remedy=f"Choose {', '.join(ON_SCHEMA_CHANGE)}.",
+                "The value of on_schema_change is not known",
+                remedy=f"Use one of {', '.join(ON_SCHEMA_CHANGE)}.",
                 on_schema_change=on_schema_change,
             )
-        # Frozen, so set the way a frozen dataclass sets its own.
+        # The class is frozen, so set the fields as a frozen dataclass does.
         for field, value in {
             "source": source,
             "tables": tuple(entry for entry in named if entry not in patterns),
@@ -131,10 +132,10 @@ class Pipeline:
 
     @property
     def most_failures(self) -> int:
-        """Rows of a batch that may fail before the pipeline stops."""
+        """Maximum number of rows of a batch that may fail before the pipeline stops."""
         return 0 if self.on_error == "stop" else self.on_error.max_per_batch
 
     def check(self, schema: TableSchema) -> list[HeadraceError]:
-        """Return everything that is wrong with this pipeline over such a table, without Spark."""
+        """Return all errors of this pipeline for this table that can be found without Spark."""
         steps = self.filters, self.transforms, schema
         return [*check_steps(*steps), *check_unsent(*steps)]

@@ -1,20 +1,20 @@
 """
 The search for the rows that cannot be computed (S2), and the files that it works with.
 
-A job that fails reports why, and not where. Where Spark can be asked which rows raise, it names
-suspects in one run; otherwise the batch is halved by position until the failing rows stand alone.
-Either way a row is blamed only after it failed alone: that run reports the row's own condition, and
-acquits a row that was only near another. Nothing in the search depends on Spark: a job is something
-that can be run over all of its rows or some of them.
+A job that fails reports why, but not which row. If Spark can find the rows that raise, it returns
+suspects in one run; otherwise the batch is halved by position until each failing row is alone.
+Either way a row counts as failed only after it failed alone. That run reports the row's own error
+condition, and clears a row that was only near another. Nothing in the search depends on Spark: a
+job is anything that can run over all of its rows or over some of them.
 
-A `Workspace` holds files that live as long as the work on a batch, where executors read and write
-them: beside the log, on the storage that the log is on. None of them is part of what an engine has
-promised to keep, so on a disk nothing is synced; every start removes what the one before it left.
+A `Workspace` holds temporary files of a batch, where executors can read and write them: on the same
+storage as the log. None of them has to survive a crash, so on a disk nothing is synced. Every start
+removes what the previous run left.
 
-A `Scratch` holds copies of segments with some of their rows. A row that is parked must not be
-computed, and a condition on its position would not keep Spark from it: Spark is free in the order
-of conditions. So Spark reads a copy without the row, in the segment's own form; copies are made
-only of the segments concerned, and live as long as the job that reads them.
+A `Scratch` holds copies of segments with some of their rows. A parked row must not be computed. A
+condition on its position would not prevent that, because Spark may evaluate conditions in any
+order. So Spark reads a copy without the row, in the format of the segment. Only the segments
+concerned are copied, and the copies are removed after the job that reads them.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from headrace.storage.s3 import opened
 
 T = TypeVar("T")
 Fails: TypeAlias = Callable[[Sequence[RowReference]], str | None]
-"""Runs the job over these rows alone; returns the condition it failed with, None if it ran."""
+"""Runs the job over only these rows; returns the error condition, or None if it ran."""
 
 
 class SplittableJob(Protocol):
-    """A job whose rows can be told apart."""
+    """A job that can run over some of its rows."""
 
     def suspects(
         self, without: frozenset[RowReference], most: int
     ) -> Sequence[RowReference] | None:
-        """Return at most so many rows that seem to fail; None where that cannot be told."""
+        """Return at most `most` rows that seem to fail; None if that is not known."""
         ...
 
-    def places(self, without: frozenset[RowReference]) -> Sequence[RowReference]:
-        """Return all rows but these, in order."""
+    def references(self, without: frozenset[RowReference]) -> Sequence[RowReference]:
+        """Return all rows without these, in order."""
         ...
 
     def fails(self, only: Sequence[RowReference]) -> str | None:
-        """Run over these rows alone; as `Fails`."""
+        """Run over only these rows; see `Fails`."""
         ...
 
-    def alone(self, places: Sequence[RowReference]) -> Mapping[RowReference, str]:
-        """Return what each of these rows fails with by itself, where that can be told cheaply."""
+    def alone(self, references: Sequence[RowReference]) -> Mapping[RowReference, str]:
+        """Return the condition with which each of these rows fails alone, if that is cheap."""
         ...
 
 
@@ -76,9 +76,9 @@ class Isolation:
     """
     The rows of one batch that cannot be computed, as they are found.
 
-    Raises `TooManyFailed` with the first one beyond `most`; with `most` 0, `RowFailed` of
-    the first one found. `facts` go into these errors, and `named` is what the two numbers of
-    a place are called in them.
+    Raises `TooManyFailed` if more than `most` fail; if `most` is 0, `RowFailed` for the first
+    one found. `facts` are added to these errors, and `named` are the names of the two numbers
+    of a row reference in them.
     """
 
     def __init__(
@@ -98,22 +98,22 @@ class Isolation:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What was found, by place."""
-        return tuple(self._failures[place] for place in sorted(self._failures))
+        """The failures found so far, by row reference."""
+        return tuple(self._failures[reference] for reference in sorted(self._failures))
 
     def go_on(self, job: SplittableJob) -> None:
-        """Look at another job next; what was found counts together."""
+        """Continue with another job; failures of both are counted together."""
         self._job = job
 
     def admit(self, found: Iterable[Failure]) -> None:
-        """Count these rows as failed, too."""
+        """Add these failures."""
         for failure in sorted(found, key=lambda failure: failure.place):
             self._failures.setdefault(failure.place, failure)
             if not self._most:
                 raise self._stopped_at(failure)
         if len(self._failures) > self._most:
             raise TooManyFailed(
-                "More rows of a batch cannot be computed than is allowed",
+                "Too many rows of a batch cannot be computed",
                 found=len(self._failures),
                 limit=self._most,
                 condition=self.failures[0].code,
@@ -125,58 +125,59 @@ class Isolation:
         attempt: Callable[[frozenset[RowReference]], T],
         without: frozenset[RowReference] = frozenset(),
         *,
-        behind: Callable[[Sequence[Failure]], frozenset[RowReference]] | None = None,
+        blocked: Callable[[Sequence[Failure]], frozenset[RowReference]] | None = None,
         otherwise: Callable[[RowFailed], HeadraceError] | None = None,
         after: RowFailed | None = None,
     ) -> T:
         """
-        Attempt the job, leaving out what fails, until it runs; return what it gives.
+        Run `attempt` without the failing rows until it succeeds; return its result.
 
-        `attempt` is given the places to leave out. `behind` adds those that must go with
-        the failed ones. Where the attempt fails although no row of the job does, the error
-        is what `otherwise` makes of it. `after` is what a first attempt has raised already.
+        `attempt` gets the references of the rows to leave out. `blocked` returns those to leave
+        out together with the failed ones. If the attempt fails although no row of the job
+        fails, `otherwise` returns the error to raise. `after` is the error of a first attempt
+        that the caller has already made.
         """
         error = after
         while True:
             left_out = without | self._failures.keys()
-            if self._failures and behind is not None:
-                left_out |= behind(self.failures)
+            if self._failures and blocked is not None:
+                left_out |= blocked(self.failures)
             if error is None:
                 try:
                     return attempt(left_out)
                 except RowFailed as failed:
                     error = failed
-            # An attempt that does more than the job may have failed by itself.
+            # An attempt that does more than the job may fail for another reason.
             code = None if otherwise else str(error.facts.get("condition"))
             found = self._found(left_out, code)
             if not found:
-                raise (otherwise or _nobody)(error) from None
-            self.admit(Failure(place, code) for place, code in found.items())
+                raise (otherwise or _no_row_failed)(error) from None
+            self.admit(Failure(reference, code) for reference, code in found.items())
             error = None
 
     def _found(self, without: frozenset[RowReference], code: str | None) -> dict[RowReference, str]:
-        """Return rows that fail, by place: all, or one more than may fail."""
+        """Return the failing rows: all of them, or one more than the limit."""
         enough = self._most + 1 - len(self._failures)
         suspects = self._job.suspects(without, enough + len(self._acquitted)) or ()
         found = {}
-        places = sorted(set(suspects) - self._acquitted)
-        told = self._job.alone(places[:enough]) if places else {}
-        for place in places:
-            if (own := told.get(place) or self._job.fails([place])) is None:
-                self._acquitted.add(place)
+        references = sorted(set(suspects) - self._acquitted)
+        alone = self._job.alone(references[:enough]) if references else {}
+        for reference in references:
+            if (own := alone.get(reference) or self._job.fails([reference])) is None:
+                self._acquitted.add(reference)
             else:
-                found[place] = own
+                found[reference] = own
             if len(found) >= enough:
                 break
-        return found or halve(self._job.places(without), self._job.fails, enough, code)
+        return found or halve(self._job.references(without), self._job.fails, enough, code)
 
     def _stopped_at(self, failure: Failure) -> RowFailed:
         where: dict[str, Any] = dict(zip(self._named, failure.place, strict=True))
         if failure.code == OUTSIDE_TYPE:
             return RowFailed(
                 f"A value does not fit the type of its column {failure.facts['column']}",
-                remedy="Declare the column with a wider type at the source, or as text"
-                " in the source's columns, or leave it out of the pipeline.",
+                remedy="Declare the column with a wider type at the source, or as text in the"
+                " columns setting of the source, or drop it in the pipeline.",
                 condition=failure.code,
                 **where,
                 **self._facts,
@@ -188,18 +189,18 @@ class Isolation:
 
 
 def halve(
-    places: Sequence[RowReference], fails: Fails, most: int, code: str | None = None
+    references: Sequence[RowReference], fails: Fails, most: int, code: str | None = None
 ) -> dict[RowReference, str]:
     """
-    Return the first `most` rows that fail alone, with their conditions.
+    Return the first `most` rows that fail alone, with their error conditions.
 
-    `code` is what all of them together fail with, where that is known. Takes about
-    2 log2(n) runs for each row that it finds.
+    `code` is the condition with which all rows together fail, if known. Takes about 2 log2(n)
+    runs for each row that it finds.
     """
     found: dict[RowReference, str] = {}
 
     def search(group: Sequence[RowReference], known: str | None) -> None:
-        """Look in a group that fails, `known` with what; or that must, as its other half ran."""
+        """Search a group that fails, with the condition `known` if it has been run."""
         if len(found) >= most:
             return
         if len(group) == 1:
@@ -214,16 +215,16 @@ def halve(
         if len(found) < most and (of_right := fails(right)) is not None:
             search(right, of_right)
 
-    if places and (code is not None or (code := fails(places)) is not None):
-        search(places, code)
+    if references and (code is not None or (code := fails(references)) is not None):
+        search(references, code)
     return found
 
 
-def _nobody(error: RowFailed) -> HeadraceError:
-    """Return the error of a job that failed on a row, and on none of them alone."""
-    told = JobFailed("A Spark job failed on a row, and no row fails alone")
-    told.facts = dict(error.facts)
-    return told
+def _no_row_failed(error: RowFailed) -> HeadraceError:
+    """Return the error for a job that failed on a row, although no row fails alone."""
+    failed = JobFailed("A Spark job failed on a row, but no single row fails alone")
+    failed.facts = dict(error.facts)
+    return failed
 
 
 # --- files of a batch, for executors --------------------------------------------------------------
@@ -233,36 +234,36 @@ _FILE = ".parquet"
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A folder of such files, which goes to executors as it is."""
+    """A folder of temporary files; it is sent to executors."""
 
-    place: str
+    location: str
     """A path, or `s3a://bucket/prefix`."""
 
     def within(self, folder: str) -> Workspace:
-        """Return a folder in it."""
+        """Return a folder inside this one."""
         return Workspace(self.path(folder))
 
     def path(self, name: str) -> str:
-        """Return the whole path of a file, for Spark."""
-        return f"{self.place}/{name}"
+        """Return the full path of a file, for Spark."""
+        return f"{self.location}/{name}"
 
     @contextmanager
     def writing(self, name: str) -> Iterator[pa.NativeFile]:
-        """Give what Parquet is written to; the file, named `*.parquet`, is there at the end."""
-        if elsewhere(self.place):
-            # An object appears as a whole; and a file here is what one task has in memory anyway.
+        """Open a file, named `*.parquet`, for writing; it is complete at the end."""
+        if elsewhere(self.location):
+            # An object is created as a whole, and one task has all of the file in memory anyway.
             with pa.BufferOutputStream() as held:
                 yield held
                 data = held.getvalue()
-            opened(self.place).put(name, data)
+            opened(self.location).put(name, data)
             return
-        make_private_folder(Path(self.place))
+        make_private_folder(Path(self.location))
         open_private(Path(self.path(name))).close()
         with pa.OSFile(self.path(name), "w") as file:
             yield file
 
     def write(self, name: str, rows: pa.Table) -> None:
-        """Write a file from the driver; `StorageError` where that cannot be done, or not now."""
+        """Write a file from the driver; raise `StorageError` if that fails."""
         try:
             with self.writing(name) as file:
                 pq.write_table(rows, file, compression="zstd")
@@ -271,25 +272,25 @@ class Workspace:
 
     def names(self) -> list[str]:
         """Return the names of the files, without those in folders."""
-        return [name for name in opened(self.place).list("") if name.endswith(_FILE)]
+        return [name for name in opened(self.location).list("") if name.endswith(_FILE)]
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
-            opened(self.place).remove(name)
+            opened(self.location).remove(name)
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Remove files, as far as they are there."""
+        """Remove those of these files that exist."""
         if names:
-            opened(self.place).remove_many(names)
+            opened(self.location).remove_many(names)
 
     def clear(self) -> None:
-        """Remove all files, in folders, too; what cannot be removed stays for the next time."""
-        if not elsewhere(self.place):
-            shutil.rmtree(self.place, ignore_errors=True)
+        """Remove all files and folders; what cannot be removed now is removed at the next start."""
+        if not elsewhere(self.location):
+            shutil.rmtree(self.location, ignore_errors=True)
             return
         with suppress(StorageError):
-            names = opened(self.place).list("")
+            names = opened(self.location).list("")
             self.remove_many([name for name in names if name.endswith(_FILE)])
             for name in names:
                 if not name.endswith(_FILE):
@@ -297,7 +298,7 @@ class Workspace:
 
 
 def readable(path: str) -> str | pa.NativeFile:
-    """Return what `pyarrow.parquet` reads a file of the log from, or of a workspace."""
+    """Return a file of the log, or of a workspace, as `pyarrow.parquet` can read it."""
     if not elsewhere(path):
         return path
     folder, _, name = path.rpartition("/")
@@ -310,32 +311,32 @@ _ORDINAL_BITS = 31
 
 
 class Scratch:
-    """A folder for copies, emptied at the start; a temporary one where none is given."""
+    """A folder for copies, emptied at the start; a temporary one by default."""
 
     def __init__(self, folder: Workspace | None = None) -> None:
         self._folder = folder
-        # Digits first: what begins with an underscore or a dot is read as empty (S15).
+        # Names begin with digits: Spark reads files that begin with _ or . as empty (S15).
         self._numbers = itertools.count()
-        # Where another machine's engine has taken over, the old one must not read its copies.
+        # If an engine on another machine took over, the old one must not read its copies.
         self._own = secrets.token_hex(4)
         if folder is not None:
-            # Not all that is there: others keep folders of their own in it.
+            # Only the files: other parts have folders of their own in it.
             folder.remove_many(folder.names())
 
     @contextlib.contextmanager
     def copies(self) -> Iterator[SegmentCopies]:
-        """Make copies meanwhile; all of them are removed at the end. From any thread."""
+        """Return a maker of copies, which are removed at the end. From any thread."""
         made: list[str] = []
         try:
             yield SegmentCopies(self, made)
         finally:
-            # What cannot be removed now is at the next start.
+            # What cannot be removed now is removed at the next start.
             with contextlib.suppress(StorageError):
                 self.folder.remove_many(made)
 
     @property
     def folder(self) -> Workspace:
-        """Where copies go."""
+        """The folder of the copies."""
         folder = self._folder
         if folder is None:
             folder = self._folder = Workspace(tempfile.mkdtemp(prefix="headrace-scratch-"))
@@ -348,33 +349,33 @@ class Scratch:
 
 
 class SegmentCopies:
-    """Makes copies that live together."""
+    """Makes copies that are removed together."""
 
     def __init__(self, scratch: Scratch, made: list[str]) -> None:
         self._scratch = scratch
         self._made = made
 
-    def without(self, paths: Sequence[str], places: Collection[RowReference]) -> list[str]:
-        """Return the segments without these rows: copies of those that hold some."""
+    def without(self, paths: Sequence[str], references: Collection[RowReference]) -> list[str]:
+        """Return the segments without these rows; those that contain some are copied."""
         found = []
         for path in paths:
-            there = _among(_positions(path), places)
+            there = _among(_positions(path), references)
             found.append(
                 self._written(_read(path).filter(pa.array(~there))) if any(there) else path
             )
         return found
 
-    def only(self, paths: Sequence[str], places: Collection[RowReference]) -> list[str]:
-        """Return segments of these rows alone; none of those that hold no such row."""
+    def only(self, paths: Sequence[str], references: Collection[RowReference]) -> list[str]:
+        """Return copies with only these rows, of the segments that contain some."""
         found = []
         for path in paths:
-            there = _among(_positions(path), places)
+            there = _among(_positions(path), references)
             if any(there):
                 found.append(self._written(_read(path).filter(pa.array(there))))
         return found
 
     def numbered(self, paths: Sequence[str], first: int) -> list[str]:
-        """Return copies whose positions are segment and row number, the segments from `first`."""
+        """Return copies with segment and row numbers as positions; segments count from `first`."""
         found = []
         for number, path in enumerate(paths, first):
             rows = _read(path)
@@ -395,7 +396,7 @@ class SegmentCopies:
 
 
 def places_in(paths: Sequence[str]) -> list[RowReference]:
-    """Return where the rows of these segments stand, in order."""
+    """Return the references of the rows in these segments, in order."""
     found: list[RowReference] = []
     for path in paths:
         commits, ordinals = _positions(path)
@@ -414,19 +415,19 @@ def _read(path: str, columns: list[str] | None = None) -> pa.Table:
         with pq.ParquetFile(readable(path)) as file:
             return file.read(columns)
     except (OSError, pa.ArrowException, StorageError) as error:
-        # As Spark's own failure to read it would be: the file's, and no row's.
+        # As if Spark could not read it: the file is the cause, not a row.
         raise JobFailed("A segment cannot be read", file=path) from error
 
 
 def _among(
-    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], places: Collection[RowReference]
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], references: Collection[RowReference]
 ) -> npt.NDArray[np.bool_]:
-    """Return which of the rows stand at one of these places."""
+    """Return which of the rows are at one of these references."""
     commits, ordinals = rows
-    if not places or not len(commits):
+    if not references or not len(commits):
         return np.zeros(len(commits), np.bool_)
-    wanted = np.array(list(places), np.int64)
-    # Commits use all 63 bits; as numbers among the wanted ones they leave room for ordinals.
+    wanted = np.array(list(references), np.int64)
+    # Commits use all 63 bits. Their index among the wanted commits leaves bits for ordinals.
     known, codes = np.unique(wanted[:, 0], return_inverse=True)
     at = np.minimum(np.searchsorted(known, commits), len(known) - 1)
     keys = (at << _ORDINAL_BITS) | ordinals

@@ -6,15 +6,15 @@ The user's own function as a target: `hr.foreach_batch(fn)` (S17).
 
     hr.Pipeline(source, "orders", hr.foreach_batch(fn))
 
-The function is given each batch of each table as a DataFrame: the row's columns, then `_op`
+The function gets each batch of each table as a DataFrame: the row's columns, then `_op`
 ("insert", "update", "delete", "truncate"), `_position` (text that sorts in the log's order),
-`_commit`, `_ordinal` and `_time`. `df.orderBy("_position", "_op")` is the order in which
-things happened. A delete holds its key alone, a truncate nothing; a row whose key changed is
-a delete of the old one and the row itself, at one position.
+`_commit`, `_ordinal` and `_time`. `df.orderBy("_position", "_op")` is the order of the changes. A
+delete has only its key, a truncate no values. A key change is a delete of the old key and the row
+with the new one, at one position.
 
-A batch whose outcome is unknown is given again, with the same rows under the same
-`batch.id` (R25): a function that ignores an id it has finished, or that writes each id to a
-place of its own, has the effect of once.
+A batch whose outcome is unknown is sent again, with the same rows and the same `batch.id` (R25). A
+function that skips an id it has finished, or that writes each id to a separate folder, has the
+effect of exactly once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["OURS", "ForeachBatch", "FrameBatch", "Function", "foreach_batch"]
 
 OURS = ("_op", "_position", "_commit", "_ordinal", "_time")
-"""What a frame tells of each row, behind the row's own columns."""
+"""The columns of a frame after the row's own columns."""
 
 
 Function: TypeAlias = "Callable[[DataFrame, FrameBatch], object]"
@@ -64,21 +64,21 @@ class ForeachBatch:
         for table, schema in tables.items():
             if taken := [name for name in OURS if name in schema.names]:
                 raise BadTransform(
-                    f"The column {taken[0]} has a name that a frame gives to a column of ours",
-                    remedy=f'Give it another: transforms=[hr.rename({taken[0]}="…")].',
+                    f"The column name {taken[0]} is used by Headrace itself",
+                    remedy=f'Rename the column: transforms=[hr.rename({taken[0]}="…")].',
                     table=table,
                 )
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        """Nothing is to be prepared: what the function writes to is its own."""
+        """Do nothing: the function itself prepares what it writes to."""
 
     def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
         self.check({table: schema})
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        # Here and not above: whoever only names this target does not load Spark.
+        # Imported here, so that a configuration with this target does not load Spark.
         from py4j.protocol import Py4JError
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
@@ -91,11 +91,11 @@ class ForeachBatch:
         except HeadraceError:
             raise
         except (AnalysisException, PythonException) as error:
-            # What is analysed here are its own expressions; a Python function may be ours.
+            # Expressions analysed here are the function's own; a Python function may be ours.
             raise bad_function(error) or self._failed(error, batch) from None
         except (PySparkException, Py4JError) as error:
             raise of_job(error, pipeline=batch.pipeline, batch=batch.id) from None
-        except Exception as error:  # noqa: BLE001  # Whatever a user's function may raise.
+        except Exception as error:  # noqa: BLE001  # user code may raise anything
             raise self._failed(error, batch) from None
 
     def load(self, table: TableName, baseline: BaselineId) -> Loading:
@@ -105,32 +105,32 @@ class ForeachBatch:
         self._frames_only()
 
     def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
-        return "continue"  # its frames say what their columns are
+        return "continue"  # each frame has its own columns
 
     def row_count(self, table: TableName) -> int | None:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _failed(self, error: Exception, batch: FrameBatch) -> FunctionFailed:
-        # Of its error only the kind: the text may hold values of rows.
+        # Only the class of its error: the text may contain row values.
         return FunctionFailed(
-            f"The function {self._name} raised",
+            f"The function {self._name} raised an exception",
             error=type(error).__name__,
             pipeline=batch.pipeline,
             batch=batch.id,
         )
 
     def _frames_only(self) -> NoReturn:
-        raise TargetError("A function for batches takes DataFrames only", function=self._name)
+        raise TargetError("A foreach_batch target takes only DataFrames", function=self._name)
 
 
 def foreach_batch(function: Function) -> ForeachBatch:
     """
-    Give each batch to `function(df, batch)`: a DataFrame, and what there is to know of it.
+    Call `function(df, batch)` with each batch: a DataFrame and its description.
 
-    What it returns is ignored; when it returns, the batch counts as done. What it raises
-    stops the pipeline or is tried again, always with the same rows and the same `batch.id`.
+    The return value is ignored. When the function returns, the batch is done. If it raises, the
+    pipeline stops or tries again, always with the same rows and the same `batch.id`.
     """
     return ForeachBatch(function)

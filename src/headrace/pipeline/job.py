@@ -1,19 +1,19 @@
 """
 One table's batch, or a piece of its baseline, as Spark jobs over all of its rows or some.
 
-Where a typed column cannot hold a source's value it is null, and the value's exact text is in the
-mark `_exact` under the column's field id, negative for the before image (R23f). Passing the null on
-would be a silent change (invariant 6), so a row whose result depends on such a value fails. Such
-rows are found on the driver, in the segments that the index says have marks.
+If a typed column cannot hold a value of the source, it is null, and the exact text of the value is
+in the marker `_exact` under the column's field id, negative for the image before (R23f). Passing on
+the null would change data silently (invariant 6), so a row whose result depends on such a value
+fails. These rows are found on the driver, in the segments that have markers according to the index.
 
-The rows of a baseline have no positions, and need none until one of them fails: then they are
-copied with the numbers of segment and row in place of positions, and are handled like changes.
+The rows of a baseline have no positions, and need none until one of them fails. Then they are
+copied with segment and row numbers instead of positions, and are handled like changes.
 
-A target that takes frames is given a batch as one DataFrame: the row's columns under their names,
-then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. They are identified by place: a column of
-the row may have one of these names, too, unless the target refuses that. Rows are in no order;
-`_position` and then `_op` give it: the delete of an old key stands at the position of its row, and
-"delete" sorts before "insert" and "update".
+A target that takes frames gets a batch as one DataFrame: the row's columns under their names, then
+`_op`, `_position`, `_commit`, `_ordinal`, `_time`. These are identified by index: a column of the
+row may have one of these names, too, unless the target refuses that. Rows are in no order. To order
+them, sort by `_position` and then by `_op`: the delete of an old key has the same position as the
+row, and "delete" sorts before "insert" and "update".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """Segments of one schema, and what is made of them."""
+    """Segments of one schema, and the plan that reads them."""
 
     schema: TableSchema
     plan: PipelinePlan
@@ -59,12 +59,12 @@ class JobInput:
     shape: ChangeImages
 
     def over(self, paths: Sequence[str]) -> JobInput:
-        """Return the same of other files."""
+        """Return the same input over other files."""
         return replace(self, paths=tuple(paths))
 
 
 class Job:
-    """The `SplittableJob` on Spark, for one thread. Of a baseline, `copies` live as long as it."""
+    """The `SplittableJob` on Spark, for one thread; for a baseline, with `copies` of segments."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Job:
         copies: SegmentCopies | None = None,
     ) -> None:
         self.frame: DataFrame | None = None
-        """What ran last over all rows, or all but those left out."""
+        """The last frame that ran over all rows, or over all without those left out."""
 
         self._spark = spark
         self._scratch = scratch
@@ -87,17 +87,17 @@ class Job:
         self._row_count = row_count
         self._facts = facts
         self._first = first
-        """The number of the first segment, of a baseline; None for changes."""
+        """The number of the first segment of a baseline; None for changes."""
 
         self._placed: list[JobInput] | None = None if first is not None else list(pieces)
 
-    # --- the whole ---------------------------------------------------------------------------
+    # --- all of its rows ---------------------------------------------------------------------
 
     def collect(self, without: frozenset[RowReference]) -> tuple[list[pa.Table], list[Failure]]:
         """
-        Return the rows of each piece by place of column, and what users' functions refused.
+        Return the rows of each piece, and the rows that users' functions refused.
 
-        In the shape of a result for changes; for a baseline, the row's columns alone.
+        Changes have the shape of a result; rows of a baseline have only the row's columns.
         """
         tables, failures = [], []
         with self._but(without) as pieces:
@@ -111,14 +111,14 @@ class Job:
     def frames(
         self, without: frozenset[RowReference], copies: SegmentCopies
     ) -> Iterator[tuple[JobInput, DataFrame]]:
-        """Yield the frame of each piece, without these rows and without those that failed."""
+        """Yield the frame of each piece, without these rows and without failed ones."""
         session = self._spark.fit_for(self._row_count)
         for piece in self._but_in(copies, without):
             with running(**self._facts):
                 frame = piece.plan.frame(session, piece.paths, piece.shape)
                 if piece.plan.framed:
-                    # Who takes the frame cannot tell whether a row is missing from it.
-                    rows = self._spark.collect(piece.plan.places(frame, piece.shape))
+                    # The receiver of the frame cannot detect that a row is missing.
+                    rows = self._spark.collect(piece.plan.row_references(frame, piece.shape))
                     piece.plan.checked(rows, piece.shape)
                 frame = piece.plan.without_receipts(frame, piece.shape)
             self.frame = frame
@@ -126,15 +126,15 @@ class Job:
 
     @property
     def has_own_code(self) -> bool:
-        """Whether functions of the user's are in it, whose rows must be looked at."""
+        """Whether it calls functions of the user, whose rows must be checked."""
         return any(piece.plan.reports_failures or piece.plan.framed for piece in self._pieces)
 
     def examine(self, without: frozenset[RowReference], most: int) -> list[Failure]:
         """
-        Look at what users' functions make, by a job of its own, for whoever takes frames.
+        Check the results of users' functions in a separate job, for targets that take frames.
 
-        Return at most so many rows a piece that functions refuse. Raises `BadFrame` as `collect`
-        does.
+        Return at most `most` rows of each piece that functions refuse. Raises `BadFrame`, as
+        `collect` does.
         """
         failures = []
         session = self._spark.fit_for(self._row_count)
@@ -146,7 +146,7 @@ class Job:
                 with running(**self._facts):
                     frame = plan.frame(session, piece.paths, shape)
                     if plan.framed:
-                        # What tells rows apart, and whether they are all there.
+                        # The columns that identify rows, and show whether all are present.
                         head = frame.columns[: 1 if shape is ChangeImages.BASELINE else 3]
                         tail = [name for name in frame.columns if name in ("_failed", "_place")]
                         frame = frame.select(*(quoted(name) for name in (*head, *tail)))
@@ -157,11 +157,11 @@ class Job:
         return failures
 
     def outside_type(self) -> list[Failure]:
-        """Return the rows that depend on a value which stands only as exact text."""
+        """Return the rows that depend on a value which is stored only as exact text."""
         found = []
         for piece in self._pieces:
             schema, after = piece.schema, piece.plan.fields
-            # Without filters nothing is asked of the row before but its key.
+            # Without filters, only the key of the image before is used.
             key = {schema.column(name).field for name in schema.key}
             before = after if piece.plan.filtered else key
             found += outside_type(piece.paths, schema, after, before, first=self._first)
@@ -182,26 +182,26 @@ class Job:
                 found += zip(*(rows.column(at).to_pylist() for at in (0, 1)), strict=True)
         return found
 
-    def places(self, without: frozenset[RowReference]) -> list[RowReference]:
-        paths = [path for piece in self._with_places() for path in piece.paths]
-        return [place for place in places_in(paths) if place not in without]
+    def references(self, without: frozenset[RowReference]) -> list[RowReference]:
+        paths = [path for piece in self._with_references() for path in piece.paths]
+        return [each for each in places_in(paths) if each not in without]
 
     def fails(self, only: Sequence[RowReference]) -> str | None:
         try:
             with self._scratch.copies() as copies:
-                for piece in self._with_places():
+                for piece in self._with_references():
                     if paths := copies.only(piece.paths, only):
                         self._run(piece.over(paths), len(only))
         except RowFailed as error:
             return str(error.facts["condition"])
         return None
 
-    def alone(self, places: Sequence[RowReference]) -> Mapping[RowReference, str]:
+    def alone(self, references: Sequence[RowReference]) -> Mapping[RowReference, str]:
         found: dict[RowReference, str] = {}
-        session = self._spark.fit_for(len(places))
+        session = self._spark.fit_for(len(references))
         with self._scratch.copies() as copies:
-            for piece in self._with_places():
-                if paths := copies.only(piece.paths, places):
+            for piece in self._with_references():
+                if paths := copies.only(piece.paths, references):
                     with running(**self._facts):
                         found |= piece.plan.conditions(session, paths, piece.shape)
         return found
@@ -219,8 +219,8 @@ class Job:
             rows = self._spark.collect(self.frame)
         return piece.plan.checked(rows, piece.shape)
 
-    def _with_places(self) -> list[JobInput]:
-        """Return pieces whose rows have places: copies, in the shape of changes, of a baseline."""
+    def _with_references(self) -> list[JobInput]:
+        """Return pieces whose rows have references; a baseline is copied as changes."""
         if self._placed is None:
             assert self._copies is not None
             self._placed, first = [], self._first or 0
@@ -234,9 +234,9 @@ class Job:
     def _but(
         self, without: frozenset[RowReference], *, placed: bool = False
     ) -> Iterator[Sequence[JobInput]]:
-        """Have the pieces, those rows left out; copies of segments that this needs last as long."""
+        """Yield the pieces without these rows; segments are copied if necessary."""
         if not without:
-            yield self._with_places() if placed else self._pieces
+            yield self._with_references() if placed else self._pieces
             return
         with self._scratch.copies() as copies:
             yield self._but_in(copies, without, placed=placed)
@@ -245,45 +245,47 @@ class Job:
         self, copies: SegmentCopies, without: frozenset[RowReference], *, placed: bool = False
     ) -> Sequence[JobInput]:
         if self._first is not None:
-            # Those of other pieces of the baseline are none of ours.
+            # Ignore rows of other pieces of the baseline.
             end = self._first + sum(len(piece.paths) for piece in self._pieces)
             without = frozenset(each for each in without if self._first <= each[0] < end)
         if not without:
-            return self._with_places() if placed else self._pieces
-        return [piece.over(copies.without(piece.paths, without)) for piece in self._with_places()]
+            return self._with_references() if placed else self._pieces
+        return [
+            piece.over(copies.without(piece.paths, without)) for piece in self._with_references()
+        ]
 
     def _split(self, rows: pa.Table, piece: JobInput) -> tuple[pa.Table, list[Failure]]:
         """Return the rows without those that a user's function refused, and these as failures."""
         if not piece.plan.reports_failures:
             return rows, []
-        told = rows.column(rows.num_columns - 1)
+        refused = rows.column(rows.num_columns - 1)
         kept = rows.remove_column(rows.num_columns - 1)
-        if told.null_count == len(told):
+        if refused.null_count == len(refused):
             return kept, []
         failures = []
-        for at in pc.indices_nonzero(told.is_valid()).to_pylist():
-            facts = json.loads(told[at].as_py())
-            place = facts.pop("place", None)
+        for at in pc.indices_nonzero(refused.is_valid()).to_pylist():
+            facts = json.loads(refused[at].as_py())
+            location = facts.pop("place", None)
             if piece.shape is ChangeImages.BASELINE:
-                where = self._numbers(piece, place)
+                reference = self._numbers(piece, location)
             else:
-                where = (rows.column(1)[at].as_py(), rows.column(2)[at].as_py())
-            failures.append(Failure(where, FUNCTION_FAILED, facts))
-        return kept.filter(told.is_null()), failures
+                reference = (rows.column(1)[at].as_py(), rows.column(2)[at].as_py())
+            failures.append(Failure(reference, FUNCTION_FAILED, facts))
+        return kept.filter(refused.is_null()), failures
 
-    def _numbers(self, piece: JobInput, place: str) -> RowReference:
-        """Return segment and row number for a file's name and a row number in it."""
-        name, _, row = place.rpartition("/")
+    def _numbers(self, piece: JobInput, location: str) -> RowReference:
+        """Return the segment and row number for a file name and a row number in the file."""
+        name, _, row = location.rpartition("/")
         names = [path.rpartition("/")[2] for path in piece.paths]
         return (self._first or 0) + names.index(name), int(row)
 
 
 def _rows_alone(rows: pa.Table, shape: ChangeImages) -> pa.Table:
-    """Return a baseline's rows without the columns that say what happened to them."""
+    """Return a baseline's rows without the columns that describe a change."""
     if shape is ChangeImages.BASELINE:
-        # The first column only says that the row passed.
+        # The first column only marks rows that passed.
         return rows.select(list(range(1, rows.num_columns)))
-    # One that does not pass may come as a delete, as it would among changes.
+    # A row that does not pass may come as a delete, as it would for a change.
     passed = rows.filter(pc.equal(rows.column(0), int(Op.INSERT)))
     return passed.select(list(range(len(POSITIONS), rows.num_columns)))
 
@@ -294,18 +296,18 @@ def _rows_alone(rows: pa.Table, shape: ChangeImages) -> pa.Table:
 def as_one(
     parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema, epoch: int
 ) -> DataFrame:
-    """Return the frames of a batch's pieces as one, in the shape of `output`."""
+    """Return the frames of a batch's pieces as one frame, in the shape of `output`."""
     made = [_changes(piece, frame, output, epoch) for piece, frame in parts]
     return reduce(lambda frame, other: frame.union(other), made)
 
 
 def as_inserts(parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema) -> DataFrame:
-    """Return the frames of a baseline's piece as one: inserts without positions."""
+    """Return the frames of a baseline's piece as one frame: inserts without positions."""
     made = []
     for piece, frame in parts:
         start = 1
         if piece.shape is not ChangeImages.BASELINE:
-            # Copied with numbers for positions, which say nothing outside.
+            # A copy with numbers for positions, which have no meaning for a target.
             frame = frame.where(F.col(quoted(frame.columns[0])) == int(Op.INSERT))
             start = len(POSITIONS)
         columns = dict(_row(piece, frame, output, start))
@@ -335,13 +337,13 @@ def _changes(piece: JobInput, frame: DataFrame, output: TableSchema, epoch: int)
     }
     columns = dict(_row(piece, frame, output, len(POSITIONS)))
     row = {
-        # A delete holds its key alone: a row that left the filter still has all its values.
+        # A delete has only its key; a row that no longer passes a filter has all its values.
         name: value if name in output.key else F.when(~gone, value)
         for name, value in columns.items()
     }
-    told = _struct(row, {"_op": word, **where})
+    after = _struct(row, {"_op": word, **where})
     if piece.shape is not ChangeImages.MOVES:
-        return frame.select(F.inline(F.array(told)))
+        return frame.select(F.inline(F.array(after)))
     at = len(POSITIONS) + len(piece.plan.output.columns)
     moved, *old = (F.col(quoted(name)) for name in frame.columns[at : at + 1 + len(output.key)])
     key = dict(zip(output.key, old, strict=True))
@@ -350,17 +352,17 @@ def _changes(piece: JobInput, frame: DataFrame, output: TableSchema, epoch: int)
         for column in output.columns
     }
     before = _struct(left, {"_op": F.lit("delete"), **where})
-    # One pass over the files, however many keys changed.
-    return frame.select(F.inline(F.when(moved, F.array(before, told)).otherwise(F.array(told))))
+    # A single pass over the files, however many keys changed.
+    return frame.select(F.inline(F.when(moved, F.array(before, after)).otherwise(F.array(after))))
 
 
 def _row(
     piece: JobInput, frame: DataFrame, output: TableSchema, start: int
 ) -> Iterator[tuple[str, Column]]:
-    """Yield the columns of `output`; null those that an older version does not have."""
-    places = {name: at for at, name in enumerate(piece.plan.output.names, start)}
+    """Yield the columns of `output`; null for those that an older version does not have."""
+    indexes = {name: at for at, name in enumerate(piece.plan.output.names, start)}
     for column in output.columns:
-        at = places.get(column.name)
+        at = indexes.get(column.name)
         value = F.lit(None) if at is None else F.col(quoted(frame.columns[at]))
         yield column.name, value.cast(spark_type(column.type.arrow))
 
@@ -370,7 +372,7 @@ def _struct(*columns: dict[str, Column]) -> Column:
 
 
 def _position(epoch: int, commit: Column, ordinal: Column) -> Column:
-    """Return the text of a position, as `str(Position(…))` gives it."""
+    """Return the text of a position, like `str(Position(…))`."""
     return F.concat(
         F.lit(f"{epoch:04x}-"),
         F.lpad(F.lower(F.hex(commit)), 16, "0"),
@@ -391,9 +393,10 @@ def outside_type(
     first: int | None = None,
 ) -> list[Failure]:
     """
-    Return the rows with a mark on one of these fields of their images.
+    Return the rows that have a marker for one of these fields.
 
-    For a baseline `first` is the number of the first segment, and places are numbers.
+    For a baseline, `first` is the number of the first segment, and rows are referenced by
+    segment and row number.
     """
     names = {column.field: column.name for column in schema.columns}
     found = []
@@ -403,13 +406,13 @@ def outside_type(
             fields = {field for field, _ in row["_exact"] if field in after}
             fields |= {-field for field, _ in row["_exact"] if -field in before}
             if fields:
-                place = (row["_commit"], row["_ordinal"]) if first is None else (number, at)
-                found.append(Failure(place, OUTSIDE_TYPE, {"column": names[min(fields)]}))
+                reference = (row["_commit"], row["_ordinal"]) if first is None else (number, at)
+                found.append(Failure(reference, OUTSIDE_TYPE, {"column": names[min(fields)]}))
     return found
 
 
 def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows of a segment that have marks, with their numbers."""
+    """Return the rows of a segment that have markers, with their numbers."""
     try:
         with pq.ParquetFile(readable(path)) as file:
             rows = file.read(columns=["_commit", "_ordinal", "_exact"])

@@ -1,11 +1,11 @@
 """
-From the rows of a job to what a target takes.
+From the rows of a job to the rows for a target.
 
-Spark gives rows in the order its tasks end (S1), so they are put back in position order.
-Truncates are taken out, and with them every row of the table up to the last one (R23d);
-for a target that keeps what was, all of them stay where they are. A row whose key changed
-becomes two of the same position, the delete of the old key first (R23). A delete holds its
-key and nothing else, a truncate nothing at all.
+Spark returns rows in the order in which its tasks end (S1), so they are sorted by position.
+Truncates are removed, and with them every row of the table up to the last one (R23d). For a target
+that keeps every change, all of them stay. A row whose key changed becomes two rows with the same
+position, the delete of the old key first (R23). A delete has only its key, a truncate has no
+values.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from headrace.changelog.change import Op
 from headrace.changelog.schema import META, TableSchema
 
 POSITIONS = tuple(META[at] for at in (0, 1, 2, 4))
-"""`_op _commit _ordinal _time`: the first columns of a result, by place and not by name."""
+"""`_op _commit _ordinal _time`: the first columns of a result, by index and not by name."""
 
 
 RowReference: TypeAlias = tuple[int, int]
 """
-Where a row stands: commit and ordinal of a change.
+Identifies a row: commit and ordinal of a change.
 
-The rows of a baseline have no position (R20); there it is the number of the segment among
-the part's paths, and of the row within it, both from 0.
+The rows of a baseline have no position (R20). For them it is the number of the segment among the
+part's paths, and the number of the row in the segment, both from 0.
 """
 
 
 FUNCTION_FAILED = "FUNCTION_FAILED"
 OUTSIDE_TYPE = "VALUE_OUTSIDE_TYPE"
-"""Codes of failures that are not conditions of Spark."""
+"""Codes of failures that are not Spark's error conditions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A row that cannot be computed, and why. Never what else may go wrong in a job (S2)."""
+    """A row that cannot be computed, and why. Other errors of a job are never a `Failure` (S2)."""
 
     place: RowReference
     code: str
-    """Spark's condition (`DIVIDE_BY_ZERO`), `FUNCTION_FAILED`, or `VALUE_OUTSIDE_TYPE`."""
+    """Spark's error condition (`DIVIDE_BY_ZERO`), `FUNCTION_FAILED` or `VALUE_OUTSIDE_TYPE`."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What helps a person: the column, the function, its own words. Kept in the letter only."""
+    """Details: the column, the function, the text of its error. Only kept in the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class JobResult:
     """The rows of a batch, filtered and transformed, in position order."""
 
     rows: pa.Table
-    """`_op _commit _ordinal _time`, then the row's columns; a column may have such a name, too."""
+    """`_op _commit _ordinal _time`, then the row's columns, which may have these names, too."""
 
     truncate: tuple[int, int] | None
-    """Commit and ordinal of the last truncate; the rows come after it, but where all are kept."""
+    """Commit and ordinal of the last truncate. `rows` follow it, unless all are kept."""
 
     job_ms: float
     scanned_rows: int
     failures: tuple[Failure, ...] = ()
-    """Rows that are not among these, because they cannot be computed, by position."""
+    """The rows that could not be computed, by position; they are not in `rows`."""
 
 
 def result_schema(output: TableSchema) -> pa.Schema:
-    """Return the columns of a result whose rows look like `output`."""
+    """Return the columns of a result with the schema `output`."""
     return pa.schema([*POSITIONS, *output.arrow])
 
 
@@ -77,11 +77,11 @@ def arranged(
     parts: Sequence[pa.Table], output: TableSchema, *, every_change: bool = False
 ) -> tuple[pa.Table, tuple[int, int] | None]:
     """
-    Return the rows of all parts as one, and the last truncate.
+    Return the rows of all parts as one table, and the last truncate.
 
-    With `every_change` truncates are rows, and nothing is left out. Each part has the columns
-    of a result; where keys may have changed, then one that is true for such a row, and its old
-    key's columns in the key's order.
+    With `every_change`, truncates are rows and nothing is left out. Each part has the columns of
+    a result. If keys may have changed, these are followed by a column that is true for such
+    rows, and the columns of the old key in the key's order.
     """
     width = len(POSITIONS) + len(output.columns)
     rows = _joined(parts, output, width)
@@ -89,12 +89,12 @@ def arranged(
     after, truncate = _after_truncate(rows)
     rows = rows if every_change else after
     if rows.num_columns > width:
-        rows = _moves_told(rows, output, width)
+        rows = _with_deletes_of_old_keys(rows, output, width)
     return _bare_deletes(rows, output), truncate
 
 
 def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return Spark's columns, given in this order, under their names and in our types."""
+    """Return Spark's columns, which are in this order, with our names and types."""
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(rows.columns, schema, strict=True)
@@ -103,13 +103,13 @@ def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def aligned(rows: pa.Table, have: TableSchema, want: TableSchema) -> pa.Table:
-    """Return rows of an older schema's result in the shape of the newest."""
+    """Convert rows with an older schema to the newest."""
     if have is want or have.columns == want.columns:
         return rows
-    places = {name: at for at, name in enumerate(have.names, len(POSITIONS))}
+    indexes = {name: at for at, name in enumerate(have.names, len(POSITIONS))}
     columns = [rows.column(at) for at in range(len(POSITIONS))]
     for column in want.columns:
-        at = places.get(column.name)
+        at = indexes.get(column.name)
         columns.append(
             pa.nulls(rows.num_rows, column.type.arrow) if at is None else rows.column(at)
         )
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[pa.Table], output: TableSchema, width: int) -> pa.Ta
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Return the rows by position; one look tells whether they are already."""
+    """Return the rows by position; first check whether they are already in order."""
     if rows.num_rows < 2:
         return rows
     commits, ordinals = rows.column(1).to_numpy(), rows.column(2).to_numpy()
@@ -149,8 +149,8 @@ def _after_truncate(rows: pa.Table) -> tuple[pa.Table, tuple[int, int] | None]:
     return rows.slice(last + 1), (rows.column(1)[last].as_py(), rows.column(2)[last].as_py())
 
 
-def _moves_told(rows: pa.Table, output: TableSchema, width: int) -> pa.Table:
-    """Put a delete of the old key before each row whose key changed."""
+def _with_deletes_of_old_keys(rows: pa.Table, output: TableSchema, width: int) -> pa.Table:
+    """Insert a delete of the old key before each row whose key changed."""
     moved = np.flatnonzero(pc.fill_null(rows.column(width), False).to_numpy())
     kept = rows.select(list(range(width)))
     if not len(moved):
@@ -174,9 +174,10 @@ def _moves_told(rows: pa.Table, output: TableSchema, width: int) -> pa.Table:
 
 def _bare_deletes(rows: pa.Table, output: TableSchema) -> pa.Table:
     """
-    Leave a delete nothing but its key, and a truncate nothing.
+    Remove all values from a delete, except its key, and all from a truncate.
 
-    A row that left the filter still has all its values, and a step may give one to any row.
+    A row that no longer passes a filter still has all its values, and a step may compute values
+    for any row.
     """
     ops = rows.column(0).to_numpy()
     truncates = ops == Op.TRUNCATE

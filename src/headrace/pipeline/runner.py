@@ -1,15 +1,15 @@
 """
 The runner of a pipeline's batches on Spark.
 
-A batch is one Spark job over the segments that the index names for it: filtered and transformed on
-the executors, collected as Arrow, put in order on the driver; or passed to a function of the user's
-as a DataFrame. Rows that cannot be computed are found and left out, and the job runs again without
-them (S2).
+A batch is one Spark job over the segments that the index lists for it. Rows are filtered and
+transformed on the executors, collected as Arrow and sorted on the driver, or passed to a user's
+function as a DataFrame. Rows that cannot be computed are found and left out, and the job runs again
+without them (S2).
 
-A baseline can be copied by Spark's tasks. Each task reads a part of the table on a connection of
-its own and writes segments itself; what comes back to the driver is a receipt for each (S4). Rows
-pass neither through the JVM nor through the driver. Executors need Headrace installed for this, on
-one machine as on a cluster.
+A baseline can be copied by Spark tasks. Each task reads a part of the table on its own connection
+and writes segments; the driver gets only a receipt for each (S4). Rows pass neither through the JVM
+nor through the driver. Headrace must be installed on the executors for this, on one machine as on a
+cluster.
 
 An `Explanation` shows users what Spark did for a pipeline's last batch.
 """
@@ -79,15 +79,15 @@ __all__ = [
 # --- the runner -----------------------------------------------------------------------------------
 
 BASELINE_ROWS = 1_000_000
-"""About this many rows of a baseline go through one job: it bounds what the driver holds."""
+"""Approximate number of rows of a baseline in one job; limits the memory of the driver."""
 
 
 class SparkRunner:
     """
-    The `Runner` of real engines, for any thread.
+    The `Runner` of an engine; may be used from any thread.
 
-    `scratch` is a folder of its own for copies of segments, emptied here; without one they
-    go to a temporary folder. Where Spark died, `revive` takes what `renew` gives.
+    `scratch` is a separate folder for copies of segments, and is emptied here; by default they
+    go to a temporary folder. If Spark died, `revive` uses the Spark that `renew` returns.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SparkRunner:
         self, pipeline: Pipeline, traits: SourceTraits, name: str | None = None
     ) -> SparkPipeline:
         name = name or pipeline.name or (*pipeline.tables, *pipeline.patterns)[0]
-        # Spark allows no comma in a tag.
+        # Spark does not allow a comma in a tag.
         tag = stem = f"headrace-{name}".replace(",", "_")
         number = 1
         with self._lock:
@@ -118,15 +118,15 @@ class SparkRunner:
         return SparkPipeline(self, pipeline, traits, name, tag)
 
     def release(self, tag: str) -> None:
-        """Let another pipeline have a tag."""
+        """Release a tag, so that another pipeline can use it."""
         with self._lock:
             self._tags.discard(tag)
 
     def copy(self, order: Order, numbers: range) -> list[File]:
-        """Copy parts of a baseline by tasks of their own."""
+        """Copy parts of a baseline with Spark tasks."""
         spark = self._spark
         if not spark.alive:
-            raise SparkGone("Spark's JVM is dead", table=order.table)
+            raise SparkGone("The JVM of Spark has exited", table=order.table)
         with running(source=order.source, table=order.table):
             spark.describe_job(f"headrace copy of {order.table} {numbers.start + 1}")
             return copy_parts(spark, order, numbers)
@@ -137,26 +137,26 @@ class SparkRunner:
         return prepared.explain()
 
     def info(self) -> SparkInfo:
-        """Return what runs, counted by Spark itself."""
+        """Return the state of Spark, with its own counts."""
         return self._spark.info()
 
     @property
     def spark(self) -> Spark:
-        """The Spark in use, dead or alive; another one where it was started again."""
+        """The current Spark, dead or alive; another object after a restart."""
         return self._spark
 
     @property
     def alive(self) -> bool:
-        """Whether Spark runs."""
+        """Whether Spark is running."""
         return self._spark.alive
 
     @contextlib.contextmanager
     def living(self, pipeline: str) -> Iterator[Spark]:
-        """Work with a Spark that runs; whatever goes wrong as it dies is `SparkGone`."""
+        """Yield a running Spark; if it dies meanwhile, any error becomes `SparkGone`."""
         spark = self._spark
         if not spark.alive:
-            # Not revived here: that takes seconds, in which nobody would be told.
-            raise SparkGone("Spark's JVM is dead", pipeline=pipeline)
+            # Do not restart it here: that takes seconds, in which no error would be reported.
+            raise SparkGone("The JVM of Spark has exited", pipeline=pipeline)
         try:
             yield spark
         except SparkGone:
@@ -165,46 +165,47 @@ class SparkRunner:
             if spark.alive:
                 raise
             raise SparkGone(
-                "Spark's JVM died", error=type(error).__name__, pipeline=pipeline
+                "The JVM of Spark exited", error=type(error).__name__, pipeline=pipeline
             ) from None
 
     def revive(self) -> bool:
-        """Start Spark again where it died and is ours; return whether one runs now."""
+        """Restart Spark if it died and the engine started it; return whether Spark runs."""
         with self._lock:
             if not self._spark.alive and self._renew is not None:
                 self._spark = self._renew()
             return self._spark.alive
 
     def stop(self) -> None:
-        """End the Spark that was given, if it is ours, and remove what was left in scratch."""
+        """Stop Spark, if the engine started it, and remove leftover copies."""
         self._spark.stop()
 
 
 class SparkPipeline:
     """
-    The `PreparedPipeline` of a `SparkRunner`, which `GivesFrames`, too.
+    The `PreparedPipeline` of a `SparkRunner`; it also implements `GivesFrames`.
 
-    Its plans, one a version of a table's schema, lie in the JVM they were made in. Where that
-    died, every batch fails with `SparkGone` until the runner is revived: then they are made
-    again when they are next needed. A `Column` cannot be, because it was the user who made it.
+    Its plans, one for each version of a table's schema, exist in the JVM in which they were
+    made. If that dies, every batch fails with `SparkGone` until the runner is revived. Then
+    plans are made again when they are next needed. A `Column` cannot be made again, because the
+    user created it.
     """
 
     def __init__(
         self, runner: SparkRunner, pipeline: Pipeline, traits: SourceTraits, name: str, tag: str
     ) -> None:
         self.name = name
-        """What it is called in errors and job descriptions."""
+        """Its name in errors and job descriptions."""
         self._runner = runner
         self._scratch = runner.scratch
         self._pipeline = pipeline
         self._traits = traits
         self._tag = tag
-        """What its jobs are marked with, and those of no other pipeline."""
+        """The tag of its jobs; no other pipeline has it."""
         self._first: Spark | None = None
-        """The Spark that it was first planned on, where its columns live."""
+        """The Spark of its first plan, in which the user's `Column`s exist."""
         self._spark: Spark | None = None
         self._plans: dict[tuple[TableSchema, TableSchema], PipelinePlan] = {}
-        """Plans on that Spark: by the schema they are for, and the one segments have."""
+        """Plans on that Spark, by the schema of the table and the schema of the segments."""
         self._last: _Last | None = None
 
     def rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> JobResult:
@@ -256,7 +257,7 @@ class SparkPipeline:
 
             work.examine(facts.without, behind)
             settle = work.isolate().settle
-            settle(attempt, facts.without, behind=behind, otherwise=_of_function)
+            settle(attempt, facts.without, blocked=behind, otherwise=_of_function)
         return work.failures
 
     def give_baseline(
@@ -292,7 +293,7 @@ class SparkPipeline:
         last = self._last
         with self._runner.living(self.name) as spark, running(pipeline=self.name):
             jobs, tasks, _ = spark.counted(self._tag)
-            # The frame of a Spark that died cannot be asked any more.
+            # A frame of a Spark that died cannot be explained.
             there = last is not None and last.spark is spark
             plan = spark.explain(last.frame) if last and there and last.frame else ""
         return Explanation(
@@ -311,15 +312,15 @@ class SparkPipeline:
     @contextlib.contextmanager
     def _batch(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> Iterator[_Work]:
         if not parts:
-            raise JobFailed("A batch without segments")
-        told = {"pipeline": self.name, "first": facts.first, "last": facts.last}
+            raise JobFailed("The batch has no segments")
+        job_facts = {"pipeline": self.name, "first": facts.first, "last": facts.last}
         with self._running(f"{facts.first} to {facts.last}") as spark:
             pieces = []
             for part in parts:
                 plan = self._plan(spark, part.now, part.schema)
                 pieces.append(JobInput(part.schema, plan, tuple(part.paths), _shape(plan, facts)))
-            job = Job(spark, self._scratch, pieces, facts.rows, told)
-            work = _Work(job, [piece.plan.output for piece in pieces], self._pipeline, told)
+            job = Job(spark, self._scratch, pieces, facts.rows, job_facts)
+            work = _Work(job, [piece.plan.output for piece in pieces], self._pipeline, job_facts)
             if facts.marked or any(part.marked for part in parts):
                 marked = job.outside_type()
                 work.isolate().admit(each for each in marked if each.place not in facts.without)
@@ -330,8 +331,8 @@ class SparkPipeline:
     def _piece(
         self, part: SegmentGroup, chunk: _Chunk, before: Isolation | None
     ) -> Iterator[_Work]:
-        """Work on a baseline's piece; its failures count together with those of `before`."""
-        told = {"pipeline": self.name, "piece": chunk.number}
+        """Compute a piece of a baseline; its failures are counted with those of `before`."""
+        job_facts = {"pipeline": self.name, "piece": chunk.number}
         with (
             self._running(f"baseline {chunk.number}") as spark,
             self._scratch.copies() as copies,
@@ -339,10 +340,12 @@ class SparkPipeline:
             plan = self._plan(spark, part.now, part.schema)
             piece = JobInput(part.schema, plan, chunk.paths, ChangeImages.BASELINE)
             count = chunk.row_count
-            job = Job(spark, self._scratch, [piece], count, told, first=chunk.first, copies=copies)
+            job = Job(
+                spark, self._scratch, [piece], count, job_facts, first=chunk.first, copies=copies
+            )
             if before is not None:
                 before.go_on(job)
-            work = _Work(job, [plan.output], self._pipeline, told, ("segment", "row"), before)
+            work = _Work(job, [plan.output], self._pipeline, job_facts, ("segment", "row"), before)
             if part.marked:
                 work.isolate().admit(job.outside_type())
             yield work
@@ -350,7 +353,7 @@ class SparkPipeline:
 
     @contextlib.contextmanager
     def _running(self, text: str) -> Iterator[Spark]:
-        """Name and tag the jobs that follow, so that they can be told apart and cancelled."""
+        """Name and tag the jobs that follow, so that they can be recognised and cancelled."""
         with self._runner.living(self.name) as spark, running(pipeline=self.name):
             spark.describe_job(f"headrace {self.name} {text}")
             with spark.tagged(self._tag):
@@ -360,18 +363,18 @@ class SparkPipeline:
         self, spark: Spark, schema: TableSchema, written: TableSchema | None = None
     ) -> PipelinePlan:
         """
-        Return the plan over such a table, making it where it is new.
+        Return the plan for this table; make it if there is none yet.
 
-        It reads segments that were `written` with that schema, where it is another one.
+        It reads segments that were `written` with another schema, if that is given.
         """
         if spark is not self._spark:
-            # What was planned lay in a JVM that died.
+            # The plans were in a JVM that died.
             self._spark, self._plans = spark, {}
         key = (schema, written or schema)
         if key not in self._plans:
             first = self._first = self._first or spark
             if first is not spark and _holds_columns(self._pipeline):
-                raise _died_with_it("a column", self.name)
+                raise _died_with_it("a Column", self.name)
             try:
                 self._plans[key] = PipelinePlan(
                     spark, self._pipeline, schema, self._traits, written
@@ -379,7 +382,7 @@ class SparkPipeline:
             except BadFrame:
                 if first is spark:
                     raise
-                raise _died_with_it("what a function of frames uses", self.name) from None
+                raise _died_with_it("a DataFrame in its frame function", self.name) from None
         return self._plans[key]
 
     def _remember(self, spark: Spark, work: _Work, rows: int, size: int) -> None:
@@ -388,19 +391,19 @@ class SparkPipeline:
 
 @dataclass(slots=True)
 class _Work:
-    """A batch, or a piece of a baseline, that is being computed."""
+    """A batch, or a piece of a baseline, while it is computed."""
 
     job: Job
     outputs: Sequence[TableSchema]
-    """What the rows of each part look like; the last is what the result looks like."""
+    """The schema of each part's rows; the last is the schema of the result."""
 
     pipeline: Pipeline
     facts: dict[str, Any]
     named: Sequence[str] = ("commit", "ordinal")
-    """What the two numbers of a row's place are called in errors."""
+    """The names of the two numbers of a row reference in errors."""
 
     isolation: Isolation | None = None
-    """Where rows that cannot be computed are; None while there are none."""
+    """The search for rows that cannot be computed; None while no row failed."""
 
     began: float = field(default_factory=time.perf_counter)
     rows_out: int | None = None
@@ -414,7 +417,7 @@ class _Work:
         return () if self.isolation is None else self.isolation.failures
 
     def collect(self, without: frozenset[RowReference] = frozenset()) -> list[pa.Table]:
-        """Return the rows of each part; those that cannot be computed are found and left out."""
+        """Return the rows of each part; rows that cannot be computed are found and left out."""
         failed: RowFailed | None = None
         if self.isolation is None:
             try:
@@ -431,16 +434,16 @@ class _Work:
         return tables
 
     def examine(
-        self, without: frozenset[RowReference] = frozenset(), behind: Behind | None = None
+        self, without: frozenset[RowReference] = frozenset(), blocked: Behind | None = None
     ) -> None:
-        """Look at what users' functions make, where there are some, before anybody takes it."""
+        """Check the results of users' functions, if any, before a target gets them."""
         if self.job.has_own_code:
             isolation, most = self.isolate(), self.pipeline.most_failures + 1
             attempt = partial(self.job.examine, most=most)
-            isolation.admit(isolation.settle(attempt, without, behind=behind))
+            isolation.admit(isolation.settle(attempt, without, blocked=blocked))
 
     def isolate(self) -> Isolation:
-        """Return the search for rows that fail."""
+        """Return the search for failing rows."""
         if self.isolation is None:
             most = self.pipeline.most_failures
             self.isolation = Isolation(self.job, most, named=self.named, facts=self.facts)
@@ -475,7 +478,7 @@ class _Chunk:
 
 
 def _chunks(part: SegmentGroup) -> Iterator[_Chunk]:
-    """Yield the segments in groups of about a million rows; where there are none, one group."""
+    """Yield the segments in groups of about a million rows; one group if there are none."""
     number, start, total = 1, 0, 0
     for at, count in enumerate(part.row_counts):
         if at > start and total + count > BASELINE_ROWS:
@@ -487,7 +490,7 @@ def _chunks(part: SegmentGroup) -> Iterator[_Chunk]:
 
 
 def _shape(plan: PipelinePlan, facts: BatchFacts) -> ChangeImages:
-    """Return the least that these changes need."""
+    """Return the smallest shape that these changes need."""
     if facts.key_changes:
         return ChangeImages.MOVES
     if facts.deletes or (facts.updates and plan.filtered):
@@ -497,15 +500,15 @@ def _shape(plan: PipelinePlan, facts: BatchFacts) -> ChangeImages:
 
 def _died_with_it(what: str, pipeline: str) -> SparkGone:
     return SparkGone(
-        f"Spark's JVM died, and with it {what} that this pipeline was given",
-        remedy="Give the expression as SQL text, which outlives a JVM; or make the pipeline anew"
-        " and restart the engine.",
+        f"The JVM of Spark exited. The pipeline uses {what}, which was created in it",
+        remedy="Write the expression as SQL text, which survives a restart of Spark; or create the"
+        " pipeline again and restart the engine.",
         pipeline=pipeline,
     )
 
 
 def _holds_columns(step: object) -> bool:
-    """Whether something of a JVM is among a pipeline's steps, at any depth."""
+    """Return whether the steps of a pipeline contain a `Column`, at any depth."""
     from pyspark.sql import Column
 
     if isinstance(step, Pipeline):
@@ -518,9 +521,9 @@ def _holds_columns(step: object) -> bool:
 
 
 def _of_function(error: RowFailed) -> HeadraceError:
-    """Return the error of a function whose own expressions fail on a row that is good."""
+    """Return the error for a function whose own expressions fail on a good row."""
     return FunctionFailed(
-        "The function's own expressions fail on a row of its batch",
+        "An expression in the function fails on a row of the batch",
         condition=error.facts.get("condition"),
         pipeline=error.facts.get("pipeline"),
     )
@@ -535,22 +538,22 @@ def _size(part: SegmentGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The last batch of a pipeline: what went in and came out, what it took, and its plan."""
+    """The last batch of a pipeline: rows in and out, the time it took, and its plan."""
 
     pipeline: str
     plan: str
-    """Spark's physical plan, formatted; names and literals of the pipeline, no rows."""
+    """Spark's physical plan, formatted. Has names and literals of the pipeline, but no rows."""
 
     jobs: int
-    """Spark jobs of this pipeline, among the last 200 that Spark remembers."""
+    """Number of Spark jobs of this pipeline, among the last 200 that Spark remembers."""
 
     tasks: int
     last_job_ms: float
-    """How long the last batch took, from its first job to its rows."""
+    """Duration of the last batch, from its first job to its rows."""
 
     rows_in: int
     rows_out: int | None
-    """None where a function took the frame: what it did with it is not known."""
+    """None if a function got the frame: what it did with the rows is not known."""
 
     bytes_in: int
 

@@ -1,8 +1,8 @@
 """
-Filters and transforms in a configuration, and functions of the user as parts.
+Filters and transforms in a configuration, and user functions as parts of it.
 
-The types have the names that users of the peer know; what they do is what the constructors
-of the same steps do.
+The types have the names that users of other engines know. They do the same as the constructors of
+the steps.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ MODES = ("baseline_then_changes", "baseline", "changes")
 ON_SCHEMA_CHANGE = ("continue", "rebaseline", "stop")
 MAX_PER_BATCH = 20
 MAX_KEYS = 1_000
-"""As `definition` has them, which is not imported with Arrow for that."""
+"""The same as in `definition`, which is not imported here because it loads Arrow."""
 
 
 def imported(call: str) -> Any:
     """
-    Return the function that `module:function` names; `BadPart` where there is none.
+    Return the function that `module:function` names; raise `BadPart` if there is none.
 
-    Modules in the folder we stand in are found, too: a command's own path does not have it.
+    Modules in the current folder are found, too; the search path of a command lacks it.
     """
     module, colon, name = call.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
-        # At the end, so that nothing installed is shadowed by a file that happens to be here.
+        # At the end, so that a file in this folder does not shadow an installed module.
         sys.path.append(here)
     try:
         found: Any = import_module(module) if colon and module and name else None
         for part in name.split(".") if found is not None else ():
             found = getattr(found, part)
-    except Exception as error:  # whatever an import may raise
+    except Exception as error:  # an import may raise anything
         raise BadPart(
             "The function cannot be imported",
             call=call,
             error=type(error).__name__,
-            remedy="Write module:function, importable where the engine runs.",
+            remedy="Write it as module:function. The engine must be able to import the module.",
         ) from error
     if not callable(found):
-        raise BadPart("There is no function", call=call, remedy="Write it as module:function.")
+        raise BadPart("This is not a function", call=call, remedy="Write it as module:function.")
     return found
 
 
@@ -96,19 +96,19 @@ _FIELDS = Key("fields", ListOf(Text(), 1, "[card_number]"), "The columns.", requ
 _CALL = Key(
     "call",
     Text('"module:function"'),
-    "The function, as `package.module:name`; also in a file of the folder the engine runs in.",
+    "The function, as `package.module:name`; may be a file in the engine's current folder.",
     required=True,
 )
 _CALLED = (
     _CALL,
-    Key("reads", ListOf(Text()), "The columns it is shown; all by default."),
+    Key("reads", ListOf(Text()), "The columns that it gets (default all)."),
     Key(
         "batch",
         Boolean(),
-        "Whether it takes `pyarrow.RecordBatch`es instead of rows.",
+        "Whether the function takes `pyarrow.RecordBatch`es instead of rows.",
         default=False,
     ),
-    Key("time_limit", Duration(), "How long it may take for one Arrow batch.", default="60s"),
+    Key("time_limit", Duration(), "Maximum time for one Arrow batch.", default="60s"),
 )
 
 FILTERS = {
@@ -119,25 +119,38 @@ FILTERS = {
             Key(
                 "value",
                 Anything(),
-                "The value, in the column's type; null for none.",
+                "The value, in the column's type, or null.",
                 required=True,
             ),
         ),
         lambda _, values: steps.equals(values["field"], values["value"]),
     ),
     "field-prefix": Part(
-        "Keeps rows whose field is a text that begins with this one.",
-        (_FIELD, Key("prefix", Text("EU-"), "What it begins with.", required=True)),
+        "Keeps rows whose field begins with a text.",
+        (
+            _FIELD,
+            Key("prefix", Text("EU-"), "The text that the field must begin with.", required=True),
+        ),
         lambda _, values: steps.prefix(values["field"], values["prefix"]),
     ),
     "field-regex": Part(
-        "Keeps rows in whose field a pattern is found.",
-        (_FIELD, Key("pattern", Text('"^EU-[0-9]+"'), "The pattern, Java's.", required=True)),
+        "Keeps rows whose field contains a match of a pattern.",
+        (
+            _FIELD,
+            Key("pattern", Text('"^EU-[0-9]+"'), "The pattern, in Java's syntax.", required=True),
+        ),
         lambda _, values: steps.regex(values["field"], values["pattern"]),
     ),
     "where": Part(
         "Keeps rows for which a condition is true.",
-        (Key("condition", Text('"total > 10"'), "Spark SQL over the columns.", required=True),),
+        (
+            Key(
+                "condition",
+                Text('"total > 10"'),
+                "A Spark SQL condition over the columns.",
+                required=True,
+            ),
+        ),
         lambda _, values: steps.where(values["condition"]),
     ),
     "function": Part("Keeps rows for which a function returns true.", _CALLED, _function),
@@ -145,10 +158,10 @@ FILTERS = {
 
 TRANSFORMS = {
     "drop-fields": Part(
-        "Leaves columns out.", (_FIELDS,), lambda _, values: steps.drop(*values["fields"])
+        "Drops columns.", (_FIELDS,), lambda _, values: steps.drop(*values["fields"])
     ),
     "rename-fields": Part(
-        "Gives columns other names, all at once.",
+        "Renames columns, all at once.",
         (
             Key(
                 "mapping",
@@ -172,19 +185,19 @@ TRANSFORMS = {
         lambda _, values: steps.Derive(tuple(values["columns"].items())),
     ),
     "add-timestamp": Part(
-        "Adds a column with the time of the commit; never the clock's.",
+        "Adds a column with the time of the commit, never the current time.",
         (
             _FIELD,
-            Key("of", Choice(("commit",)), "Which time it is.", default="commit"),
+            Key("of", Choice(("commit",)), "Which time to use.", default="commit"),
         ),
         lambda _, values: steps.timestamp(values["field"], values["of"]),
     ),
     "mask": Part(
-        "Replaces each character of texts, but for the last few.",
+        "Replaces the characters of a text, except the last few.",
         (
             _FIELDS,
-            Key("keep", Integer(0), "How many characters at the end stay.", default=0),
-            Key("with", Text('"*"'), "What is put in place of each.", default="*"),
+            Key("keep", Integer(0), "Number of characters at the end to keep.", default=0),
+            Key("with", Text('"*"'), "The character to use instead.", default="*"),
         ),
         _mask,
     ),
@@ -195,14 +208,16 @@ TRANSFORMS = {
             Key(
                 "columns",
                 Entries(Text("double"), "COLUMN", least=1),
-                "The columns it gives and their types in SQL: `{ total = double }`.",
+                "The columns that it returns, with their SQL types: `{ total = double }`.",
                 required=True,
             ),
         ),
         _function,
     ),
     "frame": Part(
-        "Makes another DataFrame of each batch, by a function; one row a change.", (_CALL,), _frame
+        "Applies a function to the DataFrame of each batch; it must keep one row a change.",
+        (_CALL,),
+        _frame,
     ),
 }
 

@@ -1,9 +1,9 @@
 """
 SQL for names and for values compared with a column.
 
-A literal is written in the column's own type, so that comparing never converts the
-column, and so that it means the same whatever the session's settings. Texts and bytes are
-written in hexadecimal: nothing in a value can then end the literal.
+A literal is written in the column's own type, so that a comparison never converts the column, and
+the session's settings do not change its meaning. Texts and bytes are written in hexadecimal, so
+that nothing in a value can end the literal.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _SQL_TYPES = {
     "time": "bigint",
 }
 TEXTS = ("text", "json")
-"""Kinds of columns that hold nothing but text."""
+"""Kinds of columns that hold only text."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever it holds."""
+    """Return a name quoted for SQL, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def condition(filter_: Equals | Prefix | Regex, column: str, type: ValueType) -> str:
     """
-    Return SQL that is true where the filter is true of `column`, and else false, never null.
+    Return SQL that is true if the filter is true for `column`, otherwise false, never null.
 
-    Raises `BadExpression` for what can be true of no row of this type.
+    Raises `BadExpression` for a filter that can never be true for this type.
     """
     match filter_:
         case Equals(_, value):
@@ -49,23 +49,23 @@ def condition(filter_: Equals | Prefix | Regex, column: str, type: ValueType) ->
 
 
 def masked(column: str, keep: int, with_: str) -> str:
-    """Return SQL for the text with each character replaced, all but the last `keep`."""
+    """Return SQL for the text with all characters replaced, except the last `keep`."""
     hidden = f"greatest(char_length({column}) - {keep}, 0)"
     return f"concat(repeat({text_literal(with_)}, {hidden}), right({column}, {keep}))"
 
 
 def text_literal(value: str) -> str:
-    """Return a text as SQL, whatever it holds."""
+    """Return a text as a SQL literal, whatever characters it has."""
     if not isinstance(value, str):
-        raise BadExpression("This is not text", type=type(value).__name__)
+        raise BadExpression("The value is not text", type=type(value).__name__)
     try:
         return f"cast(x'{value.encode().hex()}' as string)"
     except UnicodeEncodeError:
-        raise BadExpression("This is not text that UTF-8 can hold") from None
+        raise BadExpression("The text cannot be encoded as UTF-8") from None
 
 
 def _texts(column: str, type: ValueType) -> str:
-    """Return SQL for the text of a column; of one without a fixed type, its text part."""
+    """Return SQL for the text of a column; for a variant, for its text field."""
     if type.kind == "variant":
         return f"{column}.t"
     if type.kind not in TEXTS:
@@ -75,7 +75,7 @@ def _texts(column: str, type: ValueType) -> str:
 
 def equality(column: str, type: ValueType, value: object) -> str:
     """
-    Return SQL that is true where `column` has exactly this value, and else false, never null.
+    Return SQL that is true if `column` has exactly this value, otherwise false, never null.
 
     Raises `BadExpression` for a value that no row of this type can have.
     """
@@ -87,15 +87,15 @@ def equality(column: str, type: ValueType, value: object) -> str:
         case "numeric":
             return _numeric(column, type, value)
         case "timetz" | "interval" | "arrow":
-            raise BadExpression(f"A column of type {type.kind} is not compared with a value")
+            raise BadExpression(f"A column of type {type.kind} cannot be compared with a value")
     return f"({column} <=> {_literal(type, value)})"
 
 
 def _literal(type: ValueType, value: object) -> str:
-    # The log's own mapping says what fits, and in which form it is stored.
-    array, misfits = type.to_arrow([value])
-    if misfits:
-        raise BadExpression(f"A column of type {type} never has this value")
+    # The log's own mapping decides what fits, and how it is stored.
+    array, unrepresentable = type.to_arrow([value])
+    if unrepresentable:
+        raise BadExpression(f"A column of type {type} cannot have this value")
     kind = type.kind
     if kind in ("date", "timestamp", "timestamptz"):
         return _moment(kind, array.cast("int32" if kind == "date" else "int64")[0].as_py())
@@ -112,7 +112,7 @@ def _literal(type: ValueType, value: object) -> str:
 
 
 def _moment(kind: str, stored: int) -> str:
-    # From the stored number: text would not reach years beyond 9999, nor infinity.
+    # From the stored number: a text cannot express years beyond 9999, nor infinity.
     if kind == "date":
         return f"date_from_unix_date({stored})"
     instant = f"timestamp_micros(cast('{stored}' as bigint))"
@@ -120,14 +120,14 @@ def _moment(kind: str, stored: int) -> str:
 
 
 def _numeric(column: str, type: ValueType, value: object) -> str:
-    array, misfits = type.to_arrow([value])
-    if misfits:
-        raise BadExpression(f"A column of type {type} never has this value")
+    array, unrepresentable = type.to_arrow([value])
+    if unrepresentable:
+        raise BadExpression(f"A column of type {type} cannot have this value")
     text = array[0].as_py()
     same = f"({column} <=> {text_literal(text)})"
     if not Decimal(text).is_finite():
         return same
-    # 1.0 and 1.00 are one number and two texts; what 38 digits cannot hold compares as text.
+    # 1.0 and 1.00 are one number and two texts. Numbers of more than 38 digits compare as text.
     number = "decimal(38,19)"
     equal = f"try_cast({column} as {number}) = try_cast('{text}' as {number})"
     return f"({same} or coalesce({equal}, false))"

@@ -1,5 +1,5 @@
 """
-What may happen to a row between its source and its target: filters and transforms.
+Filters and transforms: the steps of a row between its source and its target.
 
 An expression is SQL text or a `pyspark.sql.Column`. A column without a fixed type (SQLite's
 DECIMAL, BOOLEAN, DATETIME and the like) is a struct in Spark: `price.i` is its whole number,
@@ -7,8 +7,8 @@ DECIMAL, BOOLEAN, DATETIME and the like) is a struct in Spark: `price.i` is its 
 that kind; so a number of either kind is `coalesce(price.d, price.i)`. `equals` compares with
 the value itself, `prefix` and `regex` with its text.
 
-SQL is fastest, a function of Arrow batches fast, a function of rows simple and slow. All of
-them must give the same result each time, because a batch may be run again.
+SQL is fastest, a function of Arrow batches is fast, a function of rows is simple and slow. All of
+them must be deterministic, because a batch may be computed again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FrameFunction: TypeAlias = "Callable[[DataFrame], DataFrame]"
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The field has exactly this value; `None` asks for a null field."""
+    """The field has exactly this value; `None` means null."""
 
     field: str
     value: object
@@ -37,7 +37,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The field is text that begins with this one, upper and lower case apart."""
+    """The field is text that begins with this text; case matters."""
 
     field: str
     text: str
@@ -45,7 +45,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """The field is text in which this pattern, in Java's notation, is found anywhere."""
+    """The field is text that contains a match of this pattern, in Java's syntax."""
 
     field: str
     pattern: str
@@ -60,14 +60,14 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """These columns are left out."""
+    """Drops these columns."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Columns get other names, all at once: two can be exchanged."""
+    """Renames columns, all at once: two can be swapped."""
 
     names: tuple[tuple[str, str], ...]
 
@@ -75,9 +75,9 @@ class Rename:
 @dataclass(frozen=True, slots=True)
 class Derive:
     """
-    Columns computed from the row, added at the end or in place of one of the same name.
+    Computes columns from the row; they are added at the end, or replace one of the same name.
 
-    The expressions of one `derive` all see the columns as they were before it.
+    All expressions of one `derive` see the columns as they were before it.
     """
 
     columns: tuple[tuple[str, Expression], ...]
@@ -85,7 +85,7 @@ class Derive:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A column with the time at which the change was committed; null for a baseline's rows."""
+    """Adds the time of the commit; null for rows of a baseline."""
 
     name: str
     of: str
@@ -93,7 +93,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Each character of these texts but the last few is replaced; null stays null."""
+    """Replaces the characters of these texts, except the last few; null stays null."""
 
     fields: tuple[str, ...]
     keep: int
@@ -102,7 +102,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A whole DataFrame of the batch becomes another one, with a row for each of its rows."""
+    """Converts the DataFrame of a batch to another one, with one row for each row."""
 
     make: FrameFunction
 
@@ -112,20 +112,20 @@ class Function:
     """A Python function over rows or Arrow batches: a filter, or with columns a transform."""
 
     call: Callable[..., Any] | str
-    """The function, or where it is imported from on the executors: `package.module:name`."""
+    """The function, or its path for an import on the executors: `package.module:name`."""
 
     columns: tuple[tuple[str, str], ...] | None
-    """The columns it gives and their types in SQL; None for a filter."""
+    """The columns that it returns, with their SQL types; None for a filter."""
 
     reads: tuple[str, ...] | None
-    """The columns it is shown; None for all."""
+    """The columns that it gets; None for all."""
 
     batch: bool
     time_limit: float
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         if isinstance(self.call, str):
             return self.call
         return str(getattr(self.call, "__name__", type(self.call).__name__))
@@ -136,32 +136,32 @@ Transform: TypeAlias = Drop | Rename | Derive | Timestamp | Mask | Frame | Funct
 
 
 def equals(field: str, value: object) -> Filter:
-    """Keep rows whose `field` has exactly this value; `None` keeps those without one."""
+    """Keep rows whose `field` has exactly this value; `None` means null."""
     return Equals(field, value)
 
 
 def prefix(field: str, text: str) -> Filter:
-    """Keep rows whose `field` begins with this text, upper and lower case apart."""
+    """Keep rows whose `field` begins with this text; case matters."""
     return Prefix(field, text)
 
 
 def regex(field: str, pattern: str) -> Filter:
-    """Keep rows in whose `field` this pattern is found anywhere; the notation is Java's."""
+    """Keep rows whose `field` contains a match of this pattern, in Java's syntax."""
     return Regex(field, pattern)
 
 
 def where(condition: Expression) -> Filter:
-    """Keep rows for which the condition is true; false and null both leave a row out."""
+    """Keep rows for which the condition is true, not false or null."""
     return Where(condition)
 
 
 def drop(*names: str) -> Transform:
-    """Leave these columns out."""
+    """Drop these columns."""
     return Drop(names)
 
 
 def rename(**names: str) -> Transform:
-    """Give columns other names: `rename(cust="customer_id")`."""
+    """Rename columns: `rename(cust="customer_id")`."""
     return Rename(tuple(names.items()))
 
 
@@ -171,25 +171,25 @@ def derive(**columns: Expression) -> Transform:
 
 
 def timestamp(name: str, of: str = "commit") -> Transform:
-    """Add a column with the time of the change's commit; never the clock's (R23g)."""
+    """Add a column with the time of the commit, never the current time (R23g)."""
     return Timestamp(name, of)
 
 
 def mask(*fields: str, keep: int = 0, with_: str = "*") -> Transform:
-    """Replace each character of these texts by `with_`, all but the last `keep` of them."""
+    """Replace all characters of these texts by `with_`, except the last `keep`."""
     return Mask(fields, keep, with_)
 
 
 def frame(make: FrameFunction) -> Transform:
     """
-    Let a function make another DataFrame of the batch.
+    Apply a function to the DataFrame of the batch.
 
-    For example `frame(lambda df: df.join(dim, "id", "left"))`. It is given the columns at that
-    point, then `_op` (insert, update or delete), `_commit`, `_ordinal`, `_time` and `_change`,
-    which is ours; a delete has the columns it had before. It keeps one row a change, the key,
-    and every column that begins with an underscore. It is called anew for each batch, and what
-    it gives may not depend on how changes are cut into batches. Temporary views of your
-    session are not seen; frames and tables are.
+    For example `frame(lambda df: df.join(dim, "id", "left"))`. The function gets the columns at
+    that point, then `_op` (insert, update or delete), `_commit`, `_ordinal`, `_time` and
+    `_change`, which Headrace uses; a delete has the row's values before it. The function must
+    return one row for each change, and keep the key and every column that begins with an
+    underscore. It is called for each batch, and its result must not depend on how changes are
+    split into batches. Temporary views of your session are not visible; frames and tables are.
     """
     return Frame(make)
 
@@ -205,14 +205,14 @@ def function(
     """
     Run a Python function: as a filter, or with `columns` as a transform.
 
-    *Rows*: `call(row: dict)` returns true or false as a filter; as a transform a dict of
-    which the declared columns are taken, or None to leave the row out. A row for which it
-    raises, or gives another type, is a dead letter. *Batches* (`batch=True`):
-    `call(pyarrow.RecordBatch)` returns a BooleanArray, or a RecordBatch with the declared
-    columns, as long as what it was given. `columns` is `{"total": "double"}`, in SQL's types;
-    `reads` names what it is shown. By the text "package.module:name" it is imported on the
-    executors; given itself it is sent there. `time_limit` is in seconds for one Arrow batch.
-    It must give the same result each time (R23g).
+    *Rows*: as a filter, `call(row: dict)` returns true or false; as a transform, a dict with
+    the declared columns, or None to leave the row out. A row for which it raises, or returns
+    another type, becomes a dead letter. *Batches* (`batch=True`): `call(pyarrow.RecordBatch)`
+    returns a BooleanArray, or a RecordBatch with the declared columns, of the same length.
+    `columns` are the names and SQL types, `{"total": "double"}`; `reads` are the columns that
+    it gets. If `call` is the text "package.module:name", it is imported on the executors; if it
+    is a function, it is sent there. `time_limit` is in seconds for one Arrow batch. The
+    function must be deterministic (R23g).
     """
     return Function(
         call,

@@ -22,28 +22,28 @@ def _build(name: str, values: Values) -> IndexedMemory:
 
 
 _FIELDS = (
-    Key("fields", ListOf(Text(), 1, "[customer_id]"), "The columns it is over.", required=True),
+    Key("fields", ListOf(Text(), 1, "[customer_id]"), "The columns of the index.", required=True),
 )
 
 MEMORY = Part(
-    "Tables in the engine's memory, to be looked up and followed.",
+    "Tables in the engine's memory, for lookups and for reading changes.",
     (
         Key(
             "lookup_fields",
             ListOf(Text(), example="[email]"),
-            "The columns of a unique lookup; the source's key has one in any case.",
+            "The columns of a unique lookup. Rows can always be looked up by the source's key.",
             default=[],
         ),
         Key(
             "indexes",
             Entries(Section(_FIELDS), "INDEX"),
-            "Other indexes, by name, whose values need not be unique.",
+            "Other indexes, by name. Their values need not be unique.",
             default={},
         ),
         Key(
             "key_fields",
             ListOf(Text(), example="[id]"),
-            "The key, where the source has none and sends inserts alone.",
+            "The key, if the source table has none and sends only inserts.",
             default=[],
         ),
     ),

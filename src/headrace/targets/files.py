@@ -1,9 +1,9 @@
 """
-Targets that write down what they are given: as lines of JSON, or as Parquet files.
+Targets for replays, which write every change to files: as lines of JSON, or as Parquet.
 
-For replays. They keep every change and not one row a key, so what a baseline's rows are comes
-first, as inserts without a position, and then each change with its own. A delete has its key
-alone, a key change is two of one position, and a truncate has no row, as `foreach_batch` has it.
+They keep every change instead of one row for each key. The rows of the baseline come first, as
+inserts without a position; then each change with its position. A delete has only its key, a key
+change is two changes with one position, and a truncate has no row, as in `foreach_batch`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from headrace.targets.target import BaselineId, Batch, Target, TargetTraits
 
 _INSTANT = ValueType("timestamptz")
 _META: Final = 4
-"""`_op _commit _ordinal _time` stand before a row's columns."""
+"""The number of columns before the row's own: `_op _commit _ordinal _time`."""
 
 _OPS = [op.name.lower() for op in Op]
 
 
 class _Written(ABC):
-    """What both have in common: tables that are told apart by name, and nothing to look up."""
+    """What both have in common: tables are distinguished by name, and cannot be read back."""
 
     type: str
 
@@ -54,7 +54,7 @@ class _Written(ABC):
         return TargetTraits(type=self.type, durable=False, keyed=False)
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:  # noqa: B027 - lines take any
-        """Any table will do, unless an implementation says otherwise."""
+        """Accept any table, unless an implementation overrides this."""
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
@@ -73,7 +73,7 @@ class _Written(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 - files are closed as they are written
-        """Nothing is held open between two batches."""
+        """Do nothing: no file stays open between two batches."""
 
     @abstractmethod
     def _baseline(self, table: TableName, baseline: BaselineId, rows: pa.Table) -> None:
@@ -85,7 +85,7 @@ class _Written(ABC):
 
 
 class _Loading:
-    """A baseline's rows are written as they come: there is nobody who reads meanwhile."""
+    """Writes the rows of a baseline at once, because nothing reads the files meanwhile."""
 
     def __init__(self, target: _Written, table: TableName, baseline: BaselineId) -> None:
         self._target = target
@@ -100,10 +100,10 @@ class _Loading:
         self._target.write(batch)
 
     def switch(self, at: Position) -> None:
-        """Nothing to do: what was written is there."""
+        """Do nothing: the rows are already written."""
 
     def discard(self) -> None:
-        """What was written stays; who asked is told of the failure."""
+        """Do nothing: written rows stay, and the caller reports the failure."""
 
 
 class JsonLines(_Written):
@@ -111,16 +111,16 @@ class JsonLines(_Written):
     Writes each row to a stream as a line of JSON, in position order over all tables.
 
     `{"table": …, "op": "insert", "position": …, "time": …, "baseline": null, "row": {…}}`; a
-    row of a baseline has its number, and neither position nor time. Values stand as
-    `headrace.changelog.values_json` says.
+    row of a baseline has the baseline's number, and neither position nor time. Values are
+    written as `headrace.changelog.values_json` defines.
     """
 
     type = "json-lines"
 
     def __init__(self, stream: IO[bytes] | Path, *, replace: bool = False) -> None:
-        """A file is made when the replay begins; one that is there stays, without `replace`."""
+        """A file is created when the replay begins. With `replace` it may overwrite another."""
         super().__init__()
-        self._place = stream
+        self._output = stream
         self._replace = replace
         self._stream: IO[bytes] | None = None
 
@@ -128,13 +128,13 @@ class JsonLines(_Written):
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
         super().open(tables, at)
-        if not isinstance(self._place, Path):
-            self._stream = self._place
+        if not isinstance(self._output, Path):
+            self._stream = self._output
             return
-        self._stream = create_output(self._place, replace=self._replace)
+        self._stream = create_output(self._output, replace=self._replace)
 
     def close(self) -> None:
-        if isinstance(self._place, Path) and self._stream is not None:
+        if isinstance(self._output, Path) and self._stream is not None:
             self._stream.close()
 
     def _baseline(self, table: TableName, baseline: BaselineId, rows: pa.Table) -> None:
@@ -192,22 +192,23 @@ class JsonLines(_Written):
             )
 
     def _put(self, lines: Iterator[dict[str, Any]]) -> None:
-        assert self._stream is not None, "open comes first"
+        assert self._stream is not None, "open must be called first"
         try:
             self._stream.write(b"".join(_ENCODER.encode(line) + b"\n" for line in lines))
             self._stream.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise StorageError("Lines cannot be written", why=str(error)) from error
+            raise StorageError("The lines cannot be written", why=str(error)) from error
 
 
 class ParquetFolder(_Written):
     """
-    Writes the rows of each table to a folder of its own, a file a batch, in order by name.
+    Writes the rows of each table to a folder, one file for each batch, ordered by name.
 
-    `orders/baseline-000001.parquet`, then `orders/changes-<last position>.parquet`; the row's
-    columns, then `_op` (text), `_position` (text), `_commit`, `_ordinal` and `_time`.
+    Files are `orders/baseline-000001.parquet`, then `orders/changes-<last position>.parquet`.
+    Columns are the row's, then `_op` (text), `_position` (text), `_commit`, `_ordinal` and
+    `_time`.
     """
 
     type = "parquet-folder"
@@ -220,15 +221,15 @@ class ParquetFolder(_Written):
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise TargetError(
-                "There is something in the folder already",
-                remedy="Give a folder that is empty, or not there yet.",
+                "The output folder is not empty",
+                remedy="Use an empty folder, or one that does not exist yet.",
                 folder=str(self.folder),
             )
         for schema in tables.values():
             if taken := sorted({field.name for field in _TAIL} & set(schema.names)):
                 raise BadTransform(
-                    "A column has the name of one of ours",
-                    remedy="Rename it: transforms=[rename(…)].",
+                    "A column has a name that Headrace uses itself",
+                    remedy="Rename the column: transforms=[rename(…)].",
                     table=schema.table,
                     columns=taken,
                 )
@@ -250,10 +251,10 @@ class ParquetFolder(_Written):
                 self._store(table, f"changes-{at}-truncate", emptied, tail)
             if rows.num_rows:
                 own = rows.select(list(range(_META, rows.num_columns)))
-                places = zip(*(rows.column(at).to_pylist() for at in (1, 2)), strict=True)
+                positions = zip(*(rows.column(at).to_pylist() for at in (1, 2)), strict=True)
                 tail = [
                     [_OPS[op] for op in rows.column(0).to_pylist()],
-                    [str(Position(batch.epoch, *place)) for place in places],
+                    [str(Position(batch.epoch, *location)) for location in positions],
                     *(rows.column(at) for at in (1, 2, 3)),
                 ]
                 self._store(table, f"changes-{batch.last}", own, tail)
@@ -267,12 +268,12 @@ class ParquetFolder(_Written):
         made = pa.Table.from_arrays([*rows.columns, *ends], schema=schema)
         folder = self.folder / urllib.parse.quote(table, safe="")
         path = folder / f"{stem}.parquet"
-        beside = path.with_suffix(".tmp")
+        temporary = path.with_suffix(".tmp")
         try:
             make_private_folder(folder)
-            with open_private(beside) as stream:
+            with open_private(temporary) as stream:
                 pq.write_table(made, stream, compression="zstd")
-            beside.replace(path)
+            temporary.replace(path)
         except OSError as error:
             raise not_written(path, error) from error
 
@@ -289,23 +290,23 @@ _ENCODER = msgspec.json.Encoder()
 
 def target_named(text: str, *, replace: bool = False) -> Target:
     """
-    Return the target that a text stands for: `memory`, `parquet:DIR`, `jsonl:FILE`.
+    Return the target for a text: `memory`, `parquet:DIR`, `jsonl:FILE`.
 
-    A file that is there is kept, and the replay refused, unless `replace` says otherwise.
+    If the file exists, the replay is refused, unless `replace` is true.
     """
     from headrace.targets.memory import memory
 
-    kind, _, place = text.partition(":")
+    kind, _, location = text.partition(":")
     if text == "memory":
         return memory()
-    if kind == "parquet" and place:
-        return ParquetFolder(Path(place).expanduser())
-    if kind == "jsonl" and place:
-        stream = sys.stdout.buffer if place == "-" else Path(place).expanduser()
+    if kind == "parquet" and location:
+        return ParquetFolder(Path(location).expanduser())
+    if kind == "jsonl" and location:
+        stream = sys.stdout.buffer if location == "-" else Path(location).expanduser()
         return JsonLines(stream, replace=replace)
     raise UnknownPart(
-        "No such target of a replay",
-        remedy="Give memory, parquet:DIR, or jsonl:FILE with - for stdout.",
-        # Not all of it: somebody may have given an address, with its password.
+        "Unknown target for a replay",
+        remedy="Use memory, parquet:DIR, jsonl:FILE, or jsonl:- for stdout.",
+        # Only the first part: the text may be a URL with a password.
         target=kind,
     )

@@ -1,5 +1,5 @@
 """
-Tables in the engine's own memory, to read from any thread.
+Tables in the engine's memory, readable from any thread.
 
 ```python
 orders = hr.memory(indexes={"by_customer": ["customer_id"]}, lookup=["email"])
@@ -8,10 +8,10 @@ orders.get(42); orders.lookup_all("by_customer", 7)
 
 Not durable: it is filled from the log at every start, and the log keeps what it needs (R8).
 
-Changes are passed on to readers and listeners. The writer hands over what a batch did as row
-numbers, and goes on; every reader has a queue of its own and makes the changes on its own
-thread. So a slow reader costs the writer nothing but memory, and that is limited: a reader that
-falls too far behind gets an error and is dropped.
+Changes are passed on to readers and listeners. The writer passes the changes of a batch as row
+numbers, and continues. Every reader has its own queue and builds the changes in its own thread. So
+a slow reader costs the writer only memory, and that is limited: a reader that falls too far behind
+gets an error and is dropped.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
 
 log = logger(__name__)
 
-MOST_BEHIND: Final = 100_000
-"""Changes that may wait for a reader; a single batch may be more, and waits as a whole."""
+MAX_LAG: Final = 100_000
+"""Maximum number of changes that wait for a reader; a single batch may be larger."""
 
 Listener = Callable[[Row | None, Row | None], object]
 """Called with the row before and after; both are None for a truncate."""
@@ -53,14 +53,14 @@ Listener = Callable[[Row | None, Row | None], object]
 
 class ChangeReader(Iterator[TableChange]):
     """
-    Every change of a table, in order, each after it is visible.
+    Iterates over every change of a table, in order, each after it is visible.
 
-    Ends when the engine stops, after the changes that were there. `close` ends it before.
-    For one thread at a time.
+    Ends when the engine stops, after the last change. `close` ends it earlier. Use it from one
+    thread at a time.
     """
 
-    def __init__(self, most_behind: int = MOST_BEHIND) -> None:
-        self._most_behind = most_behind
+    def __init__(self, max_lag: int = MAX_LAG) -> None:
+        self._max_lag = max_lag
         self._wake = threading.Condition()
         self._waiting: deque[RowChanges] = deque()
         self._put = 0
@@ -72,7 +72,7 @@ class ChangeReader(Iterator[TableChange]):
     def __next__(self) -> TableChange:
         while (change := next(self._batch, None)) is None:
             self._batch = iter(self._next_batch())
-        # An int of one thread's: the writer may see it a little late, which is no harm.
+        # Only this thread writes it. The writer may see it a little late, which does no harm.
         self._taken += 1
         return change
 
@@ -87,38 +87,38 @@ class ChangeReader(Iterator[TableChange]):
             return self._waiting.popleft()
 
     def put(self, changes: RowChanges) -> None:
-        """Add changes for this reader; one that is too far behind loses what waits for it."""
+        """Add changes; if the reader is too far behind, drop what it has not read."""
         with self._wake:
             if self._done:
                 return
             self._put += len(changes)
-            behind = self._put - self._taken
-            if behind > self._most_behind and behind > len(changes):
+            lag = self._put - self._taken
+            if lag > self._max_lag and lag > len(changes):
                 self._waiting.clear()
                 self._done = True
-                self._error = FellBehind("Reader of changes is too slow", behind=behind)
+                self._error = FellBehind("The reader of changes is too slow", behind=lag)
             else:
                 self._waiting.append(changes)
             self._wake.notify_all()
 
     @property
     def behind(self) -> int:
-        """Changes that are visible and not read yet."""
+        """The number of changes that are visible and not yet read."""
         return self._put - self._taken
 
     @property
     def done(self) -> bool:
-        """Whether nothing will be added any more."""
+        """Whether no more changes will be added."""
         return self._done
 
     def end(self) -> None:
-        """Say that no change will follow; what waits can still be read."""
+        """Mark the end: no change will follow. Waiting changes can still be read."""
         with self._wake:
             self._done = True
             self._wake.notify_all()
 
     def close(self) -> None:
-        """Stop reading, and forget what waits; safe from any thread, and twice."""
+        """Stop reading and drop waiting changes; may be called from any thread, and twice."""
         with self._wake:
             self._waiting.clear()
             self._done = True
@@ -130,29 +130,30 @@ class Feed:
     """
     The readers and listeners of one table.
 
-    `lock` is held while a version is put in place and its changes are handed out, and while
-    a reader joins: so it sees each change in its rows or in its changes, never in both or
-    neither. Nobody holds it for longer than that, and reads of rows do not take it.
+    `lock` is held while a version is published and its changes are put into the queues, and
+    while a reader joins. So a reader sees each change either in its rows or in its changes,
+    never in both or neither. It is not held for longer than that, and reads of rows do not
+    take it.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.dropped = 0
-        """Listeners that were let go: they raised, or fell behind."""
-        # Weak: a loop over changes that was left must not gather them for ever.
+        """Listeners that were dropped: they raised, or fell behind."""
+        # Weak references: an abandoned loop over changes must not collect them for ever.
         self._readers: list[weakref.ref[ChangeReader]] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._living())
+        """Whether there are readers or listeners."""
+        return bool(self._active())
 
     def put(self, changes: RowChanges) -> None:
-        """Hand changes to every reader; the caller holds the lock."""
+        """Pass changes to every reader; the caller holds the lock."""
         if len(changes):
-            for reader in self._living():
+            for reader in self._active():
                 reader.put(changes)
 
     def join(self, first: RowChanges) -> ChangeReader:
@@ -162,11 +163,11 @@ class Feed:
             reader.put(first)
         if self._closed:
             reader.end()
-        self._readers = [weakref.ref(reader), *(weakref.ref(other) for other in self._living())]
+        self._readers = [weakref.ref(reader), *(weakref.ref(other) for other in self._active())]
         return reader
 
     def listen(self, reader: ChangeReader, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every change of `reader`, on a thread; return what stops it."""
+        """Call `listener` with every change of `reader`, in a thread; return a stop function."""
         thread = threading.Thread(
             target=self._run, args=(reader, listener), name="headrace-listener", daemon=True
         )
@@ -175,18 +176,18 @@ class Feed:
         return reader.close
 
     def close(self) -> None:
-        """End all readers, and let listeners hear what is there already."""
+        """End all readers, and let listeners finish the waiting changes."""
         with self.lock:
             self._closed = True
-            for reader in self._living():
+            for reader in self._active():
                 reader.end()
             threads, self._threads = self._threads, []
         for thread in threads:
-            # A listener may stop the engine itself; and a slow one must not hold it up.
+            # A listener may be the one that stops the engine. A slow one must not delay it.
             if thread is not threading.current_thread():
                 thread.join(timeout=1.0)
 
-    def _living(self) -> list[ChangeReader]:
+    def _active(self) -> list[ChangeReader]:
         readers = [reader for ref in self._readers if (reader := ref()) is not None]
         return [reader for reader in readers if not reader.done]
 
@@ -194,10 +195,10 @@ class Feed:
         try:
             for change in reader:
                 listener(change.before, change.after)
-        except Exception as error:  # noqa: BLE001  it is the user's code, and may raise anything
-            # Its text may hold values of the row, and stays out of the log.
+        except Exception as error:  # noqa: BLE001  user code may raise anything
+            # The text of the error may contain row values, so it is not logged.
             reader.close()
-            # Counted last: whoever sees the number finds the line.
+            # Counted after the line is logged, so that the number never runs ahead of the log.
             log.warning("listener dropped", error=type(error).__name__, dropped=self.dropped + 1)
             self.dropped += 1
 
@@ -208,12 +209,12 @@ _TRAITS: Final = TargetTraits(type="indexed-memory", durable=False)
 
 
 class MemoryTable:
-    """One table, as readers see it: each call looks at one version of it (invariant 7)."""
+    """One table, as readers see it. Each call reads one version of it (invariant 7)."""
 
     def __init__(self, rows: Table, feed: Feed) -> None:
         self._rows = rows
         self._feed = feed
-        # The table's own methods: a call less, for those that are called a million times.
+        # The table's own methods: this saves a call for methods that are called very often.
         self.get: Final = rows.get
         self.lookup: Final = rows.lookup
         self.lookup_all: Final = rows.lookup_all
@@ -223,7 +224,7 @@ class MemoryTable:
 
     @property
     def schema(self) -> TableSchema:
-        """The columns of the rows that readers see; before there are any, of those to come."""
+        """The columns of the visible rows; before there are any, those of the first rows."""
         return self._rows.schema
 
     @property
@@ -238,35 +239,39 @@ class MemoryTable:
 
     def changes(self, start: str = "now") -> ChangeReader:
         """
-        Return an iterator of every change from here on; it ends when the engine stops.
+        Return an iterator over every change from now on; it ends when the engine stops.
 
-        With `start="rows"` it begins with every row that is there, as an insert. Before
-        the table is ready the two are the same: its first rows are changes too.
+        With `start="rows"` it begins with all current rows, as inserts. Before the table is
+        ready there is no difference: its first rows are changes, too.
         """
         if start not in ("now", "rows"):
-            raise TableError("Changes start now or with the rows", start=start)
+            raise TableError(
+                "The argument start must be 'now' or 'rows'",
+                remedy="Use changes() or changes(start='rows').",
+                start=start,
+            )
         with self._feed.lock:
             first = self._rows.present() if start == "rows" else RowChanges.none()
             return self._feed.join(first)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """
-        Call `listener(old, new)` for every change from here on; return a function to stop it.
+        Call `listener(old, new)` for every change from now on; return a function to stop it.
 
         (None, row) is an insert, (old, new) an update, (old, None) a delete and (None, None)
-        a truncate. It runs on a thread of its own, after the change is visible; if it
-        raises it is not called again.
+        a truncate. It runs in its own thread, after the change is visible. If it raises, it is
+        not called again.
         """
         return self._feed.listen(self.changes(), listener)
 
 
 class IndexedMemory:
     """
-    The target that `memory()` makes; see `Target` for the engine's side.
+    The target that `memory()` returns; see `Target` for the engine's side.
 
-    With one table its methods are here; with several, or patterns, ask `table(name)` first.
-    All tables of a batch are applied before the first becomes visible, and then become so one
-    after another, at once (R26a).
+    With one table, use the methods of this class; with several, or with patterns, those of
+    `table(name)`. All tables of a batch are applied before the first one becomes visible; then
+    they all become visible, one right after another (R26a).
     """
 
     def __init__(
@@ -283,8 +288,8 @@ class IndexedMemory:
         self._feeds: dict[TableName, Feed] = {}
         self._views: dict[TableName, MemoryTable] = {}
         self._loadings: dict[TableName, MemoryLoading] = {}
-        self._unheard: dict[TableName, list[RowChanges]] = {}
-        # Who listens before the engine starts hears the first rows as inserts.
+        self._pending: dict[TableName, list[RowChanges]] = {}
+        # A listener that is added before the engine starts gets the first rows as inserts.
         self._early = Feed()
 
     # --- for readers ------------------------------------------------------------------------
@@ -292,12 +297,14 @@ class IndexedMemory:
     def table(self, name: TableName) -> MemoryTable:
         """Return one of several tables."""
         if (view := self._views.get(name)) is None:
-            raise UnknownTable("No such table here", table=name, tables=sorted(self._views))
+            raise UnknownTable(
+                "The target has no such table", table=name, tables=sorted(self._views)
+            )
         return view
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables it holds, by name; none before the engine has started."""
+        """The names of the tables; empty before the engine has started."""
         return tuple(sorted(self._views))
 
     def get(self, *key: object) -> Row | None:
@@ -313,11 +320,11 @@ class IndexedMemory:
         return self._only().lookup_all(index, *values)
 
     def all(self) -> Iterator[Row]:
-        """Return an iterator over all rows, as they are now."""
+        """Return an iterator over all rows, at the current version."""
         return self._only().all()
 
     def count(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return self._only().count()
 
     @property
@@ -327,18 +334,18 @@ class IndexedMemory:
 
     @property
     def dropped_listeners(self) -> int:
-        """Listeners that were let go: they raised, or fell too far behind."""
+        """The number of listeners that were dropped: they raised, or fell too far behind."""
         return sum(feed.dropped for feed in {self._early, *self._feeds.values()})
 
     def changes(self, start: str = "now") -> ChangeReader:
-        """Return an iterator of every change from here on; see `MemoryTable.changes`."""
+        """Return an iterator over every change from now on; see `MemoryTable.changes`."""
         if not self._views:
             with self._early.lock:
                 return self._early.join(RowChanges.none())
         return self._only().changes(start)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(old, new)` for every change from here on; see `MemoryTable.listen`."""
+        """Call `listener(old, new)` for every change from now on; see `MemoryTable.listen`."""
         if not self._views:
             return self._early.listen(self.changes(), listener)
         return self._only().listen(listener)
@@ -347,10 +354,10 @@ class IndexedMemory:
         if len(self._views) == 1:
             return next(iter(self._views.values()))
         if not self._views:
-            raise UnknownTable("Table is not ready: the engine has not started")
+            raise UnknownTable("The table is not ready: the engine has not started")
         raise UnknownTable(
-            "Target holds several tables",
-            remedy="Ask for one: target.table(name).",
+            "The target has several tables",
+            remedy="Choose one: target.table(name).",
             tables=sorted(self._views),
         )
 
@@ -367,17 +374,17 @@ class IndexedMemory:
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        # `at` is of no use here: what a table held is gone, and comes anew from the log.
+        # `at` is not used: the rows are gone, and are loaded again from the log.
         self._tables = {name: self._make(schema) for name, schema in tables.items()}
         self._loadings = {}
-        self._unheard = {name: [] for name in tables}
+        self._pending = {name: [] for name in tables}
         self._feeds = {name: Feed() for name in tables}
         if len(tables) == 1:
             self._feeds = dict.fromkeys(tables, self._early)
         self._views = {
             name: MemoryTable(table, self._feeds[name]) for name, table in self._tables.items()
         }
-        # In the way of the method of this name: one call less of the two that a get takes.
+        # Shadows the method of this name, which saves one of the two calls of a get.
         self.__dict__.pop("get", None)
         if len(tables) == 1:
             self.__dict__["get"] = next(iter(self._tables.values())).get
@@ -387,8 +394,8 @@ class IndexedMemory:
             known.adapt(schema)
             return
         made, feed = self._make(schema), Feed()
-        self._unheard[table] = []
-        # Other threads read these meanwhile: they see them without the table, or with all of it.
+        self._pending[table] = []
+        # Replaced, not changed: other threads see these without the new table, or with all of it.
         self._feeds = {**self._feeds, table: feed}
         self._tables = {**self._tables, table: made}
         self._views = {**self._views, table: MemoryTable(made, feed)}
@@ -410,18 +417,18 @@ class IndexedMemory:
                 want_changes=self._feeds[name].wanted,
                 publish=False,
             )
-            # Kept, not handed on: if a later table fails, this one is told at the next try.
-            self._unheard[name].append(changes)
+            # Not passed on yet: if a later table fails, these are passed on at the next attempt.
+            self._pending[name].append(changes)
         with contextlib.ExitStack() as locks:
             for name in found:
                 locks.enter_context(self._feeds[name].lock)
             for table in found.values():
                 table.publish()
             for name, table in found.items():
-                told = self._told(name)
-                # Before its first rows are shown nothing was visible, so nothing has changed.
+                pending = self._take_pending(name)
+                # Before the first rows are visible there is nothing that could have changed.
                 if table.visible:
-                    for changes in told:
+                    for changes in pending:
                         self._feeds[name].put(changes)
         return min((table.position for table in found.values()), default=batch.last)
 
@@ -437,33 +444,35 @@ class IndexedMemory:
     def close(self) -> None:
         for feed in {self._early, *self._feeds.values()}:
             feed.close()
-        # The rows stay readable; who opens the target again gets new feeds.
+        # The rows stay readable. Opening the target again creates new feeds.
         self._early = Feed()
 
     def _switch(self, name: TableName, table: Table, at: Position) -> None:
         del self._loadings[name]
         feed = self._feeds[name]
         with feed.lock:
-            # What was applied and not published is in the difference to what was seen.
-            self._told(name)
+            # Changes that were applied but not published are part of the difference that follows.
+            self._take_pending(name)
             feed.put(table.switch(at, want_changes=feed.wanted))
 
-    def _told(self, name: TableName) -> list[RowChanges]:
-        """Take the changes of a table that nobody was told yet."""
-        told, self._unheard[name] = self._unheard[name], []
-        return told
+    def _take_pending(self, name: TableName) -> list[RowChanges]:
+        """Return and remove the changes of a table that were not passed on yet."""
+        pending, self._pending[name] = self._pending[name], []
+        return pending
 
     def _make(self, schema: TableSchema) -> Table:
         return Table(schema, indexes=self._indexes, lookup=self._lookup, key=self._key)
 
     def _table(self, name: TableName) -> Table:
         if (table := self._tables.get(name)) is None:
-            raise UnknownTable("No such table here", table=name, tables=sorted(self._tables))
+            raise UnknownTable(
+                "The target has no such table", table=name, tables=sorted(self._tables)
+            )
         return table
 
 
 class MemoryLoading:
-    """A baseline on its way in; see `Loading`."""
+    """The load of a baseline; see `Loading`."""
 
     def __init__(self, target: IndexedMemory, table: TableName) -> None:
         self._target = target
@@ -490,7 +499,7 @@ class MemoryLoading:
 
     def _table(self) -> Table:
         if self._target._loadings.get(self._name) is not self:
-            raise TableError("Load is over: another one was begun, or it ended", table=self._name)
+            raise TableError("The load has ended, or another one has begun", table=self._name)
         return self._target._table(self._name)
 
 
@@ -503,8 +512,8 @@ def memory(
     """
     Return a target that keeps its table in memory, to be read from this process.
 
-    `indexes` names columns to find rows by, `lookup` columns that are unique together, and
-    `key` unique columns that are never null, only for a table that has no key of its own and
-    of which the source sends nothing but inserts: a delete would not say which row is gone.
+    `indexes` maps names to the columns of an index. `lookup` are columns that are unique
+    together. `key` are unique columns that are never null; only for a table that has no key and
+    whose source sends only inserts, because a delete would not identify its row.
     """
     return IndexedMemory(indexes=indexes, lookup=lookup, key=key)

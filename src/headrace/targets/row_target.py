@@ -1,5 +1,5 @@
 """
-Targets of your own, called with one row at a time.
+The base class of your own targets, called with one row at a time.
 
 ```python
 class Names(hr.RowTarget):
@@ -18,8 +18,8 @@ class Names(hr.RowTarget):
         self.names.clear()
 ```
 
-For tables that are wanted as Python objects, or go where one call takes one row. Where whole
-batches can be taken, a `Target` is about ten times faster.
+Use it for tables that become Python objects, or for systems with a call for each row. A `Target`,
+which gets whole batches, is about ten times faster.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTrait
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One change: an upsert with its row, or a delete without."""
+    """One change: an upsert with its row, or a delete without a row."""
 
     op: Op
     position: Position
     row: Row | None
     identity: Row
-    """The key by which the row is known until then: for a key change, the old one."""
+    """The key of the row before the change."""
 
 
 def rows_in(table: pa.Table, schema: TableSchema) -> Iterator[Row]:
@@ -69,9 +69,9 @@ def changes_in(
     table: pa.Table, schema: TableSchema, epoch: int, after: Position
 ) -> Iterator[RowChange]:
     """
-    Yield what comes after a position, in order.
+    Yield the changes after a position, in order.
 
-    A delete and an upsert of one position are one row under another key, and one change.
+    A delete and an upsert with the same position are one change: the row has another key.
     """
     values = _readers(table, schema.columns)
     keys = {name: values[name] for name in schema.key}
@@ -80,13 +80,17 @@ def changes_in(
     )
     at, count = 0, table.num_rows
     while at < count:
-        first, place = at, (commits[at], ordinals[at])
-        if ops[at] == Op.DELETE and at + 1 < count and place == (commits[at + 1], ordinals[at + 1]):
+        first, reference = at, (commits[at], ordinals[at])
+        if (
+            ops[at] == Op.DELETE
+            and at + 1 < count
+            and reference == (commits[at + 1], ordinals[at + 1])
+        ):
             at += 1
-        position = Position(epoch, *place)
+        position = Position(epoch, *reference)
         if position > after:
             row = None if ops[at] == Op.DELETE else Row(values, at)
-            # A row that moved is known already, whatever its source called the change.
+            # A row whose key changed exists already, whatever op the source sent.
             op = Op.UPDATE if at > first else Op(ops[at])
             yield RowChange(op, position, row, Row(keys, first))
         at += 1
@@ -97,7 +101,7 @@ def _readers(table: pa.Table, columns: Sequence[Column]) -> dict[str, Callable[[
 
 
 class _Decoded:
-    """A column that is decoded when the first row is asked for it, for all of them at once."""
+    """A column that is decoded as a whole when it is first read."""
 
     __slots__ = ("_array", "_column", "_values")
 
@@ -117,35 +121,35 @@ class _Decoded:
 
 class RowTarget(ABC):
     """
-    A class to derive from; the row hooks must be there, all others have a default.
+    A base class. Subclasses must implement the row hooks; all others have a default.
 
-    *Tables*: one; a pipeline of several needs a target for each. *Order*: `on_init`, then
-    the baseline's rows, then what changed meanwhile, `on_baseline_complete`, and every
-    change from there on, in position order. *Duplicates*: none while the engine lives; after
-    a crash the batch it was in comes again, the same under the same `batch_id`, so whoever
-    keeps `position` with his rows can leave out what he has. *Loads*: a load begins with
-    `on_truncate`, except the first one of a target that is not durable. Until its end rows
-    are missing; a target whose readers must not see that keeps the old ones until
-    `on_baseline_complete`. *Durability*: what a hook returns from is done, at the latest
-    when `on_batch_complete` returns. *Threads*: one at a time. *Errors*: whatever a hook
-    raises is tried again, from the same change on, a baseline from its first row; other
-    pipelines go on. *Shutdown*: `on_close`, once.
+    *Tables*: one; for several tables, make a pipeline with its own target for each. *Order*:
+    `on_init`, then the baseline's rows, then the changes made meanwhile,
+    `on_baseline_complete`, and then every change, in position order. *Duplicates*: none while
+    the engine runs. After a crash, the interrupted batch is sent again, with the same
+    `batch_id`; a target that stores `position` with its rows can skip what it already has.
+    *Loads*: a load begins with `on_truncate`, except the first one of a target that is not
+    durable. Rows are missing until the load ends; if readers must not see that, keep the old
+    rows until `on_baseline_complete`. *Durability*: a change must be durable when its hook
+    returns, at the latest when `on_batch_complete` returns. *Threads*: one at a time. *Errors*:
+    if a hook raises, the engine tries again from the same change on, and a baseline from its
+    first row; other pipelines continue. *Shutdown*: `on_close`, once.
 
-    Rows hold every column, and decode what is asked for; `dict(row)` is a copy to keep.
+    Rows have every column, and decode a value when it is read; `dict(row)` is a copy to keep.
     """
 
     position: Position = ORIGIN
-    """Of the change a hook is called for; `ORIGIN` for a baseline's rows, which have none."""
+    """The position of the current change; `ORIGIN` for rows of a baseline."""
 
     batch_id: str = ""
-    """Of the batch a hook is called for; the same if it comes again."""
+    """The id of the current batch; the same if the batch is sent again."""
 
     schema: TableSchema
     """The table's columns and key, from `on_init` on."""
 
     _calls: _Calls | None = None
 
-    # --- the thirteen -----------------------------------------------------------------------
+    # --- the thirteen hooks -----------------------------------------------------------------
 
     def on_init(  # noqa: B027  a default
         self, table: TableName, columns: Sequence[Column]
@@ -154,22 +158,22 @@ class RowTarget(ABC):
 
     @abstractmethod
     def on_baseline_row(self, row: Row) -> None:
-        """Take a row that was there before the changes, in no order."""
+        """Take a row of the baseline. Rows come in no particular order."""
 
     def on_baseline_complete(self) -> None:  # noqa: B027  a default
-        """Let readers look: the table is what it was at `position`."""
+        """Make the table visible to readers: it is complete, as of `position`."""
 
     @abstractmethod
     def on_insert(self, row: Row) -> None:
-        """Take a new row, or one that entered the filter. It may be there, and is replaced."""
+        """Take a new row, or one that now passes the filter. Replace the row if it exists."""
 
     @abstractmethod
     def on_update(self, row: Row, identity: Row) -> None:
-        """Take a row's new values; `identity` is the key by which it was known so far."""
+        """Take the new values of a row; `identity` is its key before the change."""
 
     @abstractmethod
     def on_delete(self, identity: Row) -> None:
-        """Remove a row, or one that left the filter; it may not be there."""
+        """Remove a row that was deleted or no longer passes the filter. It may not exist."""
 
     @abstractmethod
     def on_truncate(self) -> None:
@@ -177,40 +181,40 @@ class RowTarget(ABC):
 
     def is_durable(self) -> bool:
         """
-        Say whether the rows outlive the engine; asked before the start.
+        Return whether the rows survive a restart of the engine; called before the start.
 
-        If not, they come anew at every start, and the log keeps what that needs (R8).
+        If not, they are loaded again at every start, and the log keeps what that needs (R8).
         """
         return False
 
     def on_schema_change(self, old: Sequence[Column], new: Sequence[Column]) -> SchemaAnswer:
-        """Say what to do about other columns; rows have them from here on, as `schema` does."""
+        """Return what to do after a column change; from now on rows have the new columns."""
         return "reload"
 
     def export_snapshot(self) -> Iterable[Mapping[str, object]] | None:
-        """Return all rows; None where that cannot be. Called once snapshots are delivered."""
+        """Return all rows, or None if not possible. Not called yet: for future snapshots."""
         return None
 
     def restore_snapshot(
         self, info: Mapping[str, object], entries: Iterable[Mapping[str, object]]
     ) -> None:
-        """Take the rows of a snapshot. Called once snapshots are delivered."""
+        """Take the rows of a snapshot. Not called yet: for future snapshots."""
         self.on_truncate()
         for entry in entries:
             self.on_baseline_row(row_of(entry))
         self.on_baseline_complete()
 
     def supports_consistent_snapshot(self) -> bool:
-        """Say whether `export_snapshot` gives one state; it is called between two batches."""
+        """Return whether `export_snapshot` returns one state; called between two batches."""
         return True
 
     def on_close(self) -> None:  # noqa: B027  a default
-        """Let go of what is held; nothing follows."""
+        """Release all resources; this is the last call."""
 
-    # --- one more ---------------------------------------------------------------------------
+    # --- one more hook ----------------------------------------------------------------------
 
     def on_batch_complete(self) -> None:  # noqa: B027  a default
-        """Make what was taken since the last call durable: the engine goes on from here."""
+        """Make everything since the last call durable: the engine continues from here."""
 
     # --- for the engine ---------------------------------------------------------------------
 
@@ -227,21 +231,21 @@ class RowTarget(ABC):
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         if len(tables) != 1:
             raise TableError(
-                "Target takes one table",
-                remedy="Make a pipeline, with a target of its own, for each table.",
+                "A RowTarget takes one table",
+                remedy="Make one pipeline for each table, each with its own target.",
                 tables=sorted(tables),
             )
         for name, schema in tables.items():
             if not schema.key:
                 raise NoKey(
-                    "Table has no key", remedy="Declare a primary key at the source.", table=name
+                    "The table has no key", remedy="Add a primary key at the source.", table=name
                 )
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
         ((name, self.schema),) = tables.items()
-        # A durable target may hold rows of an earlier life, this object those of its last.
+        # A durable target may have rows of an earlier process; this object those of its last run.
         held = self.is_durable() or (self._calls is not None and self._calls.held)
         self._calls = calls = _Calls(self, held=held, position=at.get(name, ORIGIN))
         calls.call(self.on_init, name, self.schema.columns)
@@ -252,7 +256,7 @@ class RowTarget(ABC):
     def write(self, batch: Batch) -> Position:
         calls = self._opened()
         if self.schema.table in batch.tables and batch.last > calls.position:
-            # What comes while a load is delivered would meet half a table: the load brings it.
+            # During a load the table is incomplete; the load itself delivers these changes.
             if not calls.loading:
                 calls.done = max(calls.done, calls.position)
                 calls.take(batch)
@@ -280,21 +284,21 @@ class RowTarget(ABC):
 
     def _opened(self) -> _Calls:
         if self._calls is None:
-            raise TableError("Target is not open", target=type(self).__name__)
+            raise TableError("The target is not open", target=type(self).__name__)
         return self._calls
 
 
 class _Calls:
-    """What a target was called with, and how far that is."""
+    """The calls of the hooks, and how far they are."""
 
     def __init__(self, target: RowTarget, *, held: bool, position: Position) -> None:
         self.target = target
         self.held = held
-        """Whether there may be rows."""
+        """Whether the target may have rows."""
         self.position = position
-        """Where the table is."""
+        """The position of the table."""
         self.done = position
-        """The last change that was taken, ahead of `position` after one that failed."""
+        """The last change that was applied; ahead of `position` after a failure."""
         self.load: RowLoading | None = None
         self.loading = False
         """Whether the load has begun to call the target."""
@@ -304,9 +308,9 @@ class _Calls:
         try:
             hook(*values)
         except Exception as error:
-            # Its text may hold values of the row, and stays out of ours.
+            # Its text may contain row values, so it is not part of our error.
             raise FunctionFailed(
-                "Hook of the target raised",
+                "A hook of the target raised an exception",
                 table=self.target.schema.table,
                 hook=getattr(hook, "__name__", "?"),
                 error=type(error).__name__,
@@ -322,7 +326,7 @@ class _Calls:
         self.held = False
 
     def take(self, batch: Batch) -> None:
-        """Call for every change of a batch after those that are done."""
+        """Call the hooks for every change of a batch that is not done yet."""
         target, table = self.target, self.target.schema.table
         emptied = batch.truncates.get(table)
         if emptied is not None and emptied > self.done:
@@ -345,10 +349,10 @@ class _Calls:
 
 class RowLoading:
     """
-    A baseline on its way to a target of rows; see `Loading`.
+    The load of a baseline into a `RowTarget`; see `Loading`.
 
-    There is no place beside: the target is called as rows come. A load that is given up
-    leaves them there, and the next one begins by removing them.
+    Rows are not staged: the target is called as they come. A load that is abandoned leaves its
+    rows, and the next one begins by removing them.
     """
 
     def __init__(self, calls: _Calls, baseline: BaselineId) -> None:
@@ -380,15 +384,15 @@ class RowLoading:
             self._calls.load, self._calls.loading = None, False
 
     def _begun(self) -> _Calls:
-        """Have the target empty, before it is called for the first time."""
+        """Empty the target before the first call."""
         calls = self._calls
         if calls.load is not self:
             raise TableError(
-                "Load is over: another one was begun, or it ended", table=calls.target.schema.table
+                "The load has ended, or another one has begun", table=calls.target.schema.table
             )
         if not calls.loading:
             calls.at(ORIGIN, "")
-            # Without a baseline nothing takes the place of what a durable target holds.
+            # Without a baseline, nothing replaces the rows of a durable target.
             if self._baseline or not calls.target.is_durable():
                 if calls.held:
                     calls.truncate()
@@ -398,7 +402,7 @@ class RowLoading:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line of the hook that raised, without the values it held."""
+    """Return file and line in the hook that raised, without any values."""
     # The first frame is our call.
     frames = traceback.extract_tb(error.__traceback__, limit=2)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

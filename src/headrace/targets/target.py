@@ -1,21 +1,21 @@
 """
 The contract between a pipeline and its target.
 
-The pipeline's loop calls a target from one thread, with batches in position order. What
-`write` returns is the only thing that moves a pipeline's progress (invariant 2).
+The pipeline's loop calls a target from one thread, with batches in position order. The position
+that `write` returns is the only thing that moves a pipeline's progress (invariant 2).
 
-Every target is a `Target`. What else it can do, or needs, it says by having the methods of one of
-the protocols below; the engine looks for them and knows no target by its class.
+Every target is a `Target`. It declares what else it can do, or needs, by implementing one of the
+protocols below. The engine looks for their methods, never for the class of a target.
 
 ```
- NeedsSpark     settings for a Spark of ours
- NeedsContext   the engine's Spark, the data directory, the fence
- FindsItself    asked at a start whether its tables are still as they were left
- TakesMore      one more table while it is open
- FollowsSchema  asked when columns change
- TakesFrames    DataFrames instead of rows
- StagesFrames   large batches prepared by executors; StagesRows: rows of a baseline
- Readable       rows and changes read by others, as the API does
+ NeedsSpark     needs settings in a Spark session that the engine starts
+ NeedsContext   needs the engine's Spark, the data directory, the fence
+ FindsItself    checks at a start whether its tables are as it left them
+ TakesMore      accepts another table while it is open
+ FollowsSchema  decides what happens when columns change
+ TakesFrames    takes DataFrames instead of rows
+ StagesFrames   large batches are prepared by executors; StagesRows: rows of a baseline
+ Readable       its rows and changes can be read, for example by the API
 ```
 """
 
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 BaselineId = int
 
 SchemaAnswer: TypeAlias = Literal["continue", "reload", "refuse"]
-"""What is to happen after the columns changed: go on, load the table anew, or stop."""
+"""What to do after the columns changed: continue, load the table again, or stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTraits:
-    """What a target can do, as data."""
+    """The properties of a target."""
 
     type: str
     """Its name in configuration and status: `indexed-memory`."""
 
     durable: bool
-    """False: it is rebuilt from the log at every start, and pins it (R8)."""
+    """False: it is rebuilt from the log at every start, and pins the log (R8)."""
 
     keyed: bool = True
-    """Needs a key, and keeps one row for each."""
+    """Whether it needs a key, and keeps one row for each key."""
 
     transactional: bool = True
-    """Takes a batch and its position together; otherwise intents are stored first (R25)."""
+    """Whether it stores a batch and its position together; if not, intents are stored (R25)."""
 
     every_change: bool = False
-    """Keeps what was: a batch also has what a truncate empties, and each truncate as a row."""
+    """Whether it keeps every change: batches include rows before a truncate, and truncates."""
 
     columns_in_turn: bool = False
     """
-    Is told of other columns when their turn comes, behind all changes from before.
+    Whether it gets new columns in order, after all changes that were made before.
 
-    Otherwise at once: changes are then told in the newest, without the values of a column that
-    was dropped since.
+    Otherwise it gets them at once: older changes then have the newest columns, without the
+    values of columns that were dropped since.
     """
 
 
@@ -76,13 +76,13 @@ class Batch:
     """
     Whole commits of a pipeline, filtered and transformed, in position order.
 
-    Each table has `_op _commit _ordinal _time` and then the row's columns. A delete
-    holds the key's columns only. A key change is two rows of one position, the delete
-    of the old key first.
+    Each table has `_op _commit _ordinal _time` and then the row's columns. A delete has
+    only the columns of the key. A key change is two rows with one position, the delete of
+    the old key first.
     """
 
     id: str
-    """The same for a batch that is run again."""
+    """The same for a batch that is computed again."""
 
     epoch: int
     first: Position
@@ -92,41 +92,41 @@ class Batch:
     """
     The last truncate of a table in this batch; its rows up to there are left out (R23d).
 
-    Not for a target of `every_change`: there they, and each truncate, are rows in their place.
+    Not for a target with `every_change`: there these rows and each truncate are in `tables`.
     """
 
     staged: Mapping[TableName, object] = field(default_factory=dict)
-    """What the target itself made of a table's rows elsewhere, which are not in `tables` then."""
+    """For tables whose rows were staged, what `stage` returned; they are not in `tables`."""
 
 
 class Loading(Protocol):
     """
-    A baseline being loaded beside the live table; nobody sees it before `switch`.
+    The load of a baseline in parallel to the live table; not visible before `switch`.
 
-    The live table goes on taking batches meanwhile. *Order*: `write` any number of times,
-    then `catch_up` any number of times, then `switch` or `discard`, once; `discard` also where
-    `switch` raised. What a crash interrupts is begun anew from the log: nothing of it has to
+    The live table continues to take batches meanwhile. *Order*: `write` any number of times,
+    then `catch_up` any number of times, then `switch` or `discard`, once; `discard` also if
+    `switch` raised. After a crash the load starts again from the log: nothing of it has to
     survive.
     """
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows in the shape of the table's schema, without positions, in any order."""
+        """Take rows with the columns of the table's schema, without positions, in any order."""
         ...
 
     def catch_up(self, batch: Batch) -> None:
         """
-        Apply what was changed since the baseline (F) to the loaded rows, in position order.
+        Apply the changes since the baseline (F) to the loaded rows, in position order.
 
-        Batches of this table alone. They may begin before F: what is at or before it is in
-        the rows, and doing it again ends in the same rows by H (R11).
+        The batches have only this table. They may begin before F: changes at or before F are
+        already in the rows, and applying them again gives the same rows at H (R11).
         """
         ...
 
     def switch(self, at: Position) -> None:
         """
-        Make the loaded rows the table, at position `at`, for readers too, in one step.
+        Replace the live rows by the loaded ones, at position `at`, in one step for readers.
 
-        Only called where they are exact: H is passed (invariant 7).
+        Only called when the loaded rows are exact: H is passed (invariant 7).
         """
         ...
 
@@ -138,9 +138,9 @@ class Target(Protocol):
     Takes baselines and batches of a pipeline's tables.
 
     *Order*: batches come in position order. *Duplicates*: a batch, or a part of it, may
-    come again after a crash; applying it twice has the effect of once, because rows at
-    or before the table's position are ignored. *Durability*: `write` returns the
-    position up to which everything is as durable as this target ever makes it.
+    come again after a crash; applying it twice has the same effect as once, because rows at
+    or before the table's position are ignored. *Durability*: `write` returns the position
+    up to which everything is as durable as this target makes it.
     *Threads*: one at a time. *Empty batch*: moves the position, nothing else.
     *Shutdown*: `close` once, after the last call.
     """
@@ -149,61 +149,61 @@ class Target(Protocol):
     def traits(self) -> TargetTraits: ...
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
-        """Raise what keeps these tables from being held; called before `open`."""
+        """Raise an error if the target cannot hold these tables; called before `open`."""
         ...
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        """Prepare these tables; `at` is the stored progress, `ORIGIN` where there is none."""
+        """Prepare these tables; `at` is the stored progress, `ORIGIN` if there is none."""
         ...
 
     def load(self, table: TableName, baseline: BaselineId) -> Loading: ...
 
     def write(self, batch: Batch) -> Position:
         """
-        Take a batch: the tables in `batch.tables`, all together or none (R26a).
+        Apply a batch: all tables in `batch.tables`, or none (R26a).
 
-        A table of the pipeline that is not in it is not live yet, and stays as it is.
+        A table of the pipeline that is not in the batch is not live yet; leave it as it is.
         """
         ...
 
     def row_count(self, table: TableName) -> int | None:
-        """Return the rows readers see now, from any thread; None where that cannot be told."""
+        """Return the number of visible rows, or None if unknown; called from any thread."""
         ...
 
     def close(self) -> None: ...
 
 
-# -- what a target needs of the engine --------------------------------------------------
+# -- what a target needs from the engine ------------------------------------------------
 
 
 class SparkAccess(Protocol):
-    """The Spark of an engine, as far as a target uses it."""
+    """The engine's Spark, as far as a target uses it."""
 
     @property
     def own(self) -> bool:
-        """Whether it was started by us, and not brought."""
+        """Whether the engine started it; False if the user passed a session."""
         ...
 
     @property
     def alive(self) -> bool: ...
 
     def setting(self, name: str) -> str | None:
-        """Return a setting that it was started with."""
+        """Return a setting that Spark was started with."""
         ...
 
     def another(self, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session for one writer alone, with these settings besides."""
+        """Return another session, for one writer only, with these additional settings."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TargetContext:
-    """What an engine gives a target that needs more than rows."""
+    """What the engine gives to a target that needs more than rows."""
 
     spark: Callable[[], SparkAccess]
-    """Returns the Spark that runs now; ask each time, because it may have been started again."""
+    """Returns the current Spark. Call it each time, because Spark may have been restarted."""
 
     pipeline: str
     files: Files
@@ -216,67 +216,67 @@ class TargetContext:
     """The lineage of the source's log."""
 
     check: Callable[[], None] = lambda: None
-    """Raises `Fenced` or `LostLog` where another engine took over."""
+    """Raises `Fenced` or `LostLog` if another engine took over."""
 
 
 @runtime_checkable
 class NeedsSpark(Protocol):
-    """A target for which a Spark of ours is started with settings of its own."""
+    """A target that needs settings in the Spark session that the engine starts."""
 
     def spark_needs(self) -> Mapping[str, str]:
-        """Return these settings; called before anything else."""
+        """Return the settings; called before anything else."""
         ...
 
 
 @runtime_checkable
 class NeedsContext(Protocol):
-    """A target that works with what the engine has: Spark, the data directory, the fence."""
+    """A target that uses parts of the engine: Spark, the data directory, the fence."""
 
     def use(self, context: TargetContext) -> None:
         """Take the context, valid until `close`; called at each start, before `check`."""
         ...
 
 
-# -- what a target may do besides -------------------------------------------------------
+# -- what else a target can do ----------------------------------------------------------
 
 
 @runtime_checkable
 class TakesMore(Protocol):
-    """A target that takes one more table while it is open; others keep to those they have."""
+    """A target that accepts another table while it is open."""
 
     def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
         """
-        Prepare a table as `open` would have; from the thread that writes, between two batches.
+        Prepare a table as `open` does; called from the writing thread, between two batches.
 
-        Raises what keeps it from being held, and then all is as before. A table that is there
-        already is given anew: its rows stay until a baseline is loaded.
+        Raises an error if the target cannot hold the table, and then changes nothing. May be
+        called again for a table that it has: its rows stay until a baseline is loaded.
         """
         ...
 
 
 @runtime_checkable
 class FindsItself(Protocol):
-    """A durable target that tells whether its tables are still what was left there."""
+    """A durable target that can check whether its tables are as it left them."""
 
     def lost(self, table: TableName) -> str | None:
-        """Return why a table must be loaded anew; None: it can go on. Asked after `open`."""
+        """Return why a table must be loaded again, or None; called after `open`."""
         ...
 
 
 @runtime_checkable
 class FollowsSchema(Protocol):
     """
-    A target that is asked when the columns of its table change (R23b).
+    A target that decides what happens when the columns of its table change (R23b).
 
-    Others are given the table anew, and must take it with the columns that it has then.
+    For other targets the table is loaded again, with its new columns.
     """
 
     def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
         """
-        Say what to do; asked between two batches, from the thread that writes.
+        Return what to do; called between two batches, from the writing thread.
 
-        After `continue` batches have the new columns. After `reload` a baseline is loaded
-        with them, beside what readers see. After `refuse` the pipeline stops.
+        After `continue`, batches have the new columns. After `reload`, a baseline with the new
+        columns is loaded while readers see the old rows. After `refuse`, the pipeline stops.
         """
         ...
 
@@ -286,27 +286,27 @@ class FollowsSchema(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """What a function is told of the frame it is given."""
+    """Describes the DataFrame that a function gets."""
 
     id: str
-    """The same for a batch that is given again; unique among all others."""
+    """Unique; the same for a batch that is sent again."""
 
     pipeline: str
     table: str
     first: Position
     last: Position
-    """Where the batch begins and ends; for rows of a baseline, both are where changes go on."""
+    """Where the batch begins and ends; for rows of a baseline, both are where changes follow."""
 
     baseline: int | None = None
     """
-    The number of the baseline whose rows these are; None for changes.
+    The number of the rows' baseline; None for changes.
 
-    A baseline takes the place of whatever was given of the table before. That of an empty table
-    is one piece without rows.
+    A baseline replaces everything that was sent for the table before. The baseline of an empty
+    table is one piece without rows.
     """
 
     piece: int | None = None
-    """Which piece of the baseline it is, from 1."""
+    """The number of the piece in the baseline, from 1."""
 
 
 @runtime_checkable
@@ -316,44 +316,44 @@ class TakesFrames(Protocol):
 
     *Order*: batches in position order, the tables of one batch one after the other; a
     baseline's pieces before the changes that follow it. *Duplicates*: a batch whose outcome is
-    unknown comes again, the same rows under the same id. *Durability*: what returns is
-    durable. *Threads*: one at a time. *Errors*: `RowFailed` where a row of the frame cannot
-    be computed: it is then called again with a frame without that row. Anything else fails
-    the batch.
+    unknown comes again, with the same rows and the same id. *Durability*: the batch is durable
+    when the call returns. *Threads*: one at a time. *Errors*: `RowFailed` if a row of the frame
+    cannot be computed; it is then called again with a frame without that row. Any other error
+    fails the batch.
     """
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a batch of one table."""
+        """Write a batch of one table."""
         ...
 
 
 @runtime_checkable
 class StagesFrames(Protocol):
     """
-    A target whose large batches are prepared by executors; others it takes as rows.
+    A target whose large batches are prepared by executors; it takes smaller ones as rows.
 
-    What `stage` returns comes back in `Batch.staged`, or is forgotten; called again for the same
-    batch, with a frame without rows that failed, the last one counts.
+    What `stage` returns comes back in `Batch.staged`, or is dropped. If `stage` is called again
+    for the same batch, with a frame without failed rows, the last call counts.
     """
 
     @property
     def staged_from(self) -> int:
-        """So many rows of a batch, or of a baseline, are a large one."""
+        """The number of rows from which a batch or a baseline is large."""
         ...
 
     def stage(
         self, table: TableName, frame: DataFrame, epoch: int, emptied: Position | None
     ) -> object:
-        """Let executors prepare a frame as `GivesFrames` gives it; nobody sees it yet."""
+        """Let executors prepare a frame from `GivesFrames`; it is not visible yet."""
         ...
 
 
 @runtime_checkable
 class StagesRows(Protocol):
-    """A loading whose rows executors may prepare."""
+    """A load whose rows executors can prepare."""
 
     def stage(self, frame: DataFrame, piece: int) -> None:
-        """Take a piece of the baseline; the same piece again takes its place."""
+        """Take a piece of the baseline; replaces the piece if it comes again."""
         ...
 
 
@@ -361,7 +361,7 @@ class StagesRows(Protocol):
 
 
 class ReadableTable(Protocol):
-    """A table that can be read from any thread, each call at one version of it."""
+    """A table that can be read from any thread; each call reads one version of it."""
 
     @property
     def schema(self) -> TableSchema: ...
@@ -380,7 +380,7 @@ class ReadableTable(Protocol):
 
 @runtime_checkable
 class Readable(Protocol):
-    """A target whose tables can be read here: those in memory."""
+    """A target whose tables can be read in this process: those in memory."""
 
     @property
     def tables(self) -> tuple[str, ...]: ...

@@ -395,7 +395,7 @@ def staged_with(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Position | 
         after: Position,
         emptied: Position | None,
     ) -> StagedParts:
-        made = Path(folder.place)
+        made = Path(folder.location)
         made.mkdir(parents=True)
         asked.append((made, emptied))
         return StagedParts((), after)
@@ -429,7 +429,7 @@ def test_each_table_has_a_staging_folder_of_its_own(tmp_path: Path) -> None:
         kept = Writer(tmp_path / str(at))
         kept.folder.mkdir()
         opened = kept.opened(schema=replace(THINGS, table=name))
-        name = Path(opened.staging_folder.place).name
+        name = Path(opened.staging_folder.location).name
         folders.add(name)
         assert len(name) < 200
     assert len(folders) == 4

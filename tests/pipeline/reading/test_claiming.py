@@ -46,8 +46,8 @@ def test_a_second_query_under_a_name_is_refused_and_moves_nothing(log: MadeLog) 
     assert f"process {os.getpid()} on " in text
     # It may be the same query, that joins the frame with itself.
     assert "of this query or another" in text
-    assert "a name of its own" in text
-    assert "loaded twice, with two names" in text
+    assert "a reader name of its own" in text
+    assert "load it twice, with two names" in text
     assert held(log) == before
     assert ids(stream.batch() or []) == [3]
     # Another name is another's business.

@@ -208,7 +208,7 @@ def test_a_second_query_under_a_name_is_refused_and_the_first_goes_on(
     with pytest.raises(StreamingQueryException) as caught:
         other.processAllAvailable()
     assert code_in(str(caught.value)) == "changelog.reader_taken"
-    assert "a name of its own" in str(caught.value)
+    assert "a reader name of its own" in str(caught.value)
     log.flush(insert(2))
     query.processAllAvailable()
     assert first.newest == [(2, "insert")]

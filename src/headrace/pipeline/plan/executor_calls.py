@@ -1,15 +1,14 @@
 """
 A user's function, called on an executor.
 
-What is here is sent to executors as it stands, because they may have no Headrace: it uses
-the standard library and Arrow alone, and plain functions, which pickle by value.
+This module is sent to executors, because Headrace may not be installed there. So it uses only the
+standard library and Arrow, and plain functions, which are pickled by value.
 
-A row that a function fails on must not stop its batch (S2). The function is called on all
-rows there are; where it raises, a function of batches is called again on halves until the
-failing rows stand alone. What it raised comes back as data beside the row. What no row is
-to blame for is raised, and fails the job: a result of the wrong length or type from a
-function of batches, a function that cannot be loaded, too little time or memory. Such an
-error tells names and counts, never values.
+A row for which a function fails must not stop its batch (S2). The function is called with all rows.
+If a function of batches raises, it is called again with halves until each failing row is alone. The
+exception comes back as data, next to the row. Errors that no row caused are raised, and fail the
+job: a result of the wrong length or type from a function of batches, a function that cannot be
+loaded, a time limit, too little memory. Such an error contains names and counts, never values.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from typing import Any
 import pyarrow as pa
 
 _LONGEST = 300
-"""Of a function's own words this many characters are kept."""
+"""Maximum number of characters that are kept of a function's error message."""
 
 _BAD_FUNCTION = "[headrace:pipeline.bad_function]"
-"""How an error of ours is known again after Spark has carried nothing but its text."""
+"""Identifies our error in the text, which is all that Spark passes on."""
 
 Columns = Sequence[tuple[str, pa.DataType]]
-"""The columns a function declares."""
+"""The columns that a function declares."""
 
 Errors = dict[int, str]
-"""Row → what the function raised for it, as JSON."""
+"""Row number → the exception of the function for that row, as JSON."""
 
 
 class BadResult(Exception):
-    """The function gave what it did not declare, or cannot be had."""
+    """The function returned something that it did not declare, or cannot be loaded."""
 
 
 class OverTime(BaseException):
-    """The time is up; no `Exception`, so that no function takes it for one of its own."""
+    """The time limit is over. Not an `Exception`, so that a function does not catch it."""
 
 
 def caller(
@@ -57,10 +56,10 @@ def caller(
     time_limit: float,
 ) -> Callable[[pa.Array], pa.Array]:
     """
-    Return what Spark calls on each Arrow batch: a struct of what is read → one of results.
+    Return what Spark calls with each Arrow batch: a struct of the columns read → of results.
 
-    The result's fields are the declared columns as `c0`, `c1`, …, then `pass` and `error`.
-    Where the struct is null the function is not called, and all of them are null.
+    The result's fields are the declared columns as `c0`, `c1`, …, then `pass` and `error`. If
+    the struct is null, the function is not called, and all of them are null.
     """
     loaded: list[Callable[..., Any]] = []
 
@@ -83,18 +82,18 @@ def function_of(name: str, load: Callable[[], Callable[..., Any]]) -> Callable[.
     """Return the function, or raise `BadResult`."""
     try:
         found = load()
-    except Exception as error:  # noqa: BLE001  # Whatever an import may raise.
+    except Exception as error:  # noqa: BLE001  # an import may raise anything
         raise BadResult(
-            f"{_BAD_FUNCTION} The function {name} cannot be had on an executor,"
+            f"{_BAD_FUNCTION} The function {name} cannot be loaded on an executor,"
             f" error={type(error).__name__}"
         ) from None
     if not callable(found):
-        raise BadResult(f"{_BAD_FUNCTION} What {name} names is no function")
+        raise BadResult(f"{_BAD_FUNCTION} {name} is not a function")
     return found
 
 
 def imported(path: str) -> Callable[[], Any]:
-    """Return what imports `package.module:name`."""
+    """Return a loader that imports `package.module:name`."""
 
     def load() -> Any:
         module, _, inner = path.partition(":")
@@ -107,7 +106,7 @@ def imported(path: str) -> Callable[[], Any]:
 
 
 def unpickled(data: bytes) -> Callable[[], Any]:
-    """Return what makes the function that was sent as these bytes."""
+    """Return a loader that unpickles the function from these bytes."""
 
     def load() -> Any:
         return pickle.loads(data)
@@ -116,13 +115,13 @@ def unpickled(data: bytes) -> Callable[[], Any]:
 
 
 Found = tuple[list[pa.Array], pa.Array, Errors]
-"""The declared columns, whether each row passes, and what was raised."""
+"""The declared columns, whether each row passes, and the exceptions."""
 
 
 def by_rows(
     name: str, function: Callable[..., Any], columns: Columns | None, given: pa.RecordBatch
 ) -> Found:
-    """Call a function of rows on each of them."""
+    """Call a function of rows with each row."""
     values: list[Any] = []
     errors: Errors = {}
     for at, row in enumerate(rows_of(given)):
@@ -131,8 +130,8 @@ def by_rows(
             value = checked(result_of(function, row), columns)
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  # The user's function may raise anything.
-            errors[at] = told(name, error)
+        except Exception as error:  # noqa: BLE001  # user code may raise anything
+            errors[at] = failure_json(name, error)
         values.append(value)
     if columns is None:
         return [], pa.array([value is True for value in values], pa.bool_()), errors
@@ -145,14 +144,14 @@ def by_rows(
 
 
 def result_of(function: Callable[..., Any], row: Any) -> Any:
-    """Return what the function gives for a row, if there is one."""
+    """Return the function's result for a row; raise if the row could not be converted."""
     if isinstance(row, Exception):
         raise row
     return function(row)
 
 
 def rows_of(given: pa.RecordBatch) -> list[Any]:
-    """Return the rows as dicts; an exception for one that Python's types cannot hold."""
+    """Return the rows as dicts, and an exception for each row that Python cannot represent."""
     try:
         return given.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError, pa.ArrowException):
@@ -166,30 +165,32 @@ def rows_of(given: pa.RecordBatch) -> list[Any]:
 
 
 def checked(value: Any, columns: Columns | None) -> Any:
-    """Return what a function of rows gave, if it is what it declared."""
+    """Return the result of a function of rows; raise if it is not as declared."""
     if columns is None:
         if hasattr(value, "dtype") and hasattr(value, "item"):
             value = value.item()
         if value is not None and not isinstance(value, bool):
-            raise TypeError(f"a filter gives true or false, not {type(value).__name__}")
+            raise TypeError(f"a filter must return true or false, not {type(value).__name__}")
         return value
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise TypeError(f"a function of rows gives a dict or None, not {type(value).__name__}")
+        raise TypeError(
+            f"a function of rows must return a dict or None, not {type(value).__name__}"
+        )
     cells = []
     for column, type_ in columns:
         if column not in value:
             raise KeyError(f"the declared column {column} is missing")
         cell = value[column]
         if cell is not None and not fits(cell, type_):
-            raise TypeError(f"the column {column} is {type_}, not {type(cell).__name__}")
+            raise TypeError(f"the column {column} must be {type_}, not {type(cell).__name__}")
         cells.append(cell)
     return cells
 
 
 def fits(value: Any, type_: pa.DataType) -> bool:
-    """Whether a value is of this type; Arrow alone would cut 1.5 to 1 without a word."""
+    """Return whether a value has this type; Arrow would silently truncate 1.5 to 1."""
     if pa.types.is_boolean(type_):
         return isinstance(value, bool)
     if isinstance(value, bool):
@@ -205,7 +206,7 @@ def fits(value: Any, type_: pa.DataType) -> bool:
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return isinstance(value, bytes | bytearray)
     if pa.types.is_timestamp(type_):
-        # One of a zone wants a zone, and one without wants none: nothing is guessed.
+        # With a time zone only if the type has one: nothing is guessed.
         whole = isinstance(value, datetime.datetime)
         return whole and (value.tzinfo is None) == (type_.tz is None)
     if pa.types.is_date(type_):
@@ -216,7 +217,7 @@ def fits(value: Any, type_: pa.DataType) -> bool:
 def array_of(
     name: str, column: str, cells: list[Any], type_: pa.DataType, errors: Errors
 ) -> pa.Array:
-    """Return the cells as an array; one that does not fit is null there, and an error."""
+    """Return the cells as an array; a cell that does not fit becomes null and an error."""
     try:
         return pa.array(cells, type_)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
@@ -226,7 +227,10 @@ def array_of(
                 found.append(pa.array([cell], type_))
             except (ValueError, TypeError, OverflowError, pa.ArrowException):
                 errors.setdefault(
-                    at, told(name, TypeError(f"the column {column} is {type_}, and does not fit"))
+                    at,
+                    failure_json(
+                        name, TypeError(f"a value does not fit the column {column} of type {type_}")
+                    ),
                 )
                 found.append(pa.nulls(1, type_))
         return pa.concat_arrays(found)
@@ -235,16 +239,16 @@ def array_of(
 def by_batches(
     name: str, function: Callable[..., Any], columns: Columns | None, given: pa.RecordBatch
 ) -> Found:
-    """Call a function of batches on all rows, or on halves where it raises."""
+    """Call a function of batches with all rows, or with halves if it raises."""
     try:
         value = function(given)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001  # The user's function may raise anything.
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
         count = given.num_rows
         if count == 1:
             nothing = [pa.nulls(1, type_) for _, type_ in columns or ()]
-            return nothing, pa.array([False]), {0: told(name, error)}
+            return nothing, pa.array([False]), {0: failure_json(name, error)}
         half = count // 2
     else:
         return declared(name, value, columns, given.num_rows)
@@ -258,33 +262,33 @@ def by_batches(
 
 
 def declared(name: str, value: Any, columns: Columns | None, count: int) -> Found:
-    """Return what a function of batches gave, if it is what it declared; else raise."""
+    """Return the result of a function of batches; raise if it is not as declared."""
     if columns is None:
         if isinstance(value, pa.ChunkedArray):
             value = value.combine_chunks()
         if not isinstance(value, pa.Array) or not pa.types.is_boolean(value.type):
-            raise bad(name, f"gave {kind_of(value)} and not a BooleanArray")
+            raise bad(name, f"returned {kind_of(value)} instead of a BooleanArray")
         if len(value) != count:
-            raise bad(name, f"gave {len(value)} rows for {count}")
+            raise bad(name, f"returned {len(value)} rows for {count}")
         return [], value.fill_null(False), {}
     if not isinstance(value, pa.RecordBatch):
-        raise bad(name, f"gave {kind_of(value)} and not a RecordBatch")
+        raise bad(name, f"returned {kind_of(value)} instead of a RecordBatch")
     if value.num_rows != count:
-        raise bad(name, f"gave {value.num_rows} rows for {count}")
+        raise bad(name, f"returned {value.num_rows} rows for {count}")
     arrays = []
     for column, type_ in columns:
         at = value.schema.get_field_index(column)
         if at < 0:
-            raise bad(name, f"did not give the column {column}, or twice")
+            raise bad(name, f"did not return the column {column}, or returned it twice")
         array = value.column(at)
         if not same(array.type, type_):
-            raise bad(name, f"gave the column {column} as {array.type}, declared as {type_}")
+            raise bad(name, f"returned the column {column} as {array.type}, declared as {type_}")
         arrays.append(array.cast(type_))
     return arrays, pa.array([True] * count, pa.bool_()), {}
 
 
 def same(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column is of the declared type; nulls and Arrow's long forms are of it, too."""
+    """Return whether a column has the declared type; nulls and Arrow's large types match, too."""
     if pa.types.is_null(found):
         return True
     long = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
@@ -299,23 +303,23 @@ def kind_of(value: Any) -> str:
 
 
 def bad(name: str, what: str) -> BadResult:
-    """Return the error that ends the job."""
+    """Return the error that fails the job."""
     return BadResult(f"{_BAD_FUNCTION} The function {name} {what}")
 
 
-def told(name: str, error: Exception) -> str:
-    """Return what a function raised, as data."""
+def failure_json(name: str, error: Exception) -> str:
+    """Return the exception of a function as JSON."""
     try:
         words = str(error)
-    except Exception:  # noqa: BLE001  # An exception of the user's need not be able to tell.
+    except Exception:  # noqa: BLE001  # str() of a user's exception may fail
         words = ""
-    # A surrogate would not pass as UTF-8.
+    # A lone surrogate cannot be encoded as UTF-8.
     words = words[:_LONGEST].encode("utf-8", "replace").decode()
     return json.dumps({"function": name, "error": type(error).__name__, "message": words})
 
 
 def spread(found: Found | None, columns: Columns | None, there: pa.Array) -> pa.Array:
-    """Return the results as a struct for every row, null where the function was not called."""
+    """Return the results as a struct for every row; null if the function was not called."""
     types = [type_ for _, type_ in columns or ()]
     names = [*(f"c{at}" for at in range(len(types))), "pass", "error"]
     if found is None:
@@ -326,14 +330,14 @@ def spread(found: Found | None, columns: Columns | None, there: pa.Array) -> pa.
     arrays = [*cells, passed, noted]
     if len(passed) < len(there):
         at = iter(range(len(passed)))
-        places = pa.array([next(at) if each else None for each in there.to_pylist()], pa.int64())
-        arrays = [array.take(places) for array in arrays]
+        indexes = pa.array([next(at) if each else None for each in there.to_pylist()], pa.int64())
+        arrays = [array.take(indexes) for array in arrays]
     return pa.StructArray.from_arrays(arrays, names=names)
 
 
 @contextlib.contextmanager
 def limited(name: str, seconds: float) -> Iterator[None]:
-    """End what runs within after so many seconds, where the process can be told to."""
+    """Raise in the body after this many seconds, if the platform supports it."""
     able = hasattr(signal, "setitimer")
     if not able or threading.current_thread() is not threading.main_thread():
         yield

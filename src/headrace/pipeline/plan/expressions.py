@@ -1,13 +1,13 @@
 """
 A user's expressions: analysed by Spark, checked, and bound to an image.
 
-An expression speaks of the table's columns by their bare names, but a change has two
-images, and both have all of them. Text is therefore bound by inserting the image's name
-before each column, at the places Spark's own parser reports; a `Column` has no text, and
-its plan brings one image after the other into sight instead.
+An expression uses the plain names of the table's columns, but a change has two images, and both
+have all columns. So a text is bound by inserting the image's name before each column, at the
+offsets that Spark's own parser reports. A `Column` has no text; its plan brings one image after the
+other into scope instead.
 
-A batch that is run again must give the same rows (R23g), so everything that could differ
-is refused when the pipeline is prepared.
+A batch that is computed again must give the same rows (R23g), so everything that is not
+deterministic is refused when the pipeline is prepared.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ _REFUSED = {
     "a sub-query": re.compile(r"^(.*Subquery.*|Exists|ListQuery|OuterReference)$"),
     "an aggregate": re.compile(r"^(AggregateExpression|Aggregate)$"),
     "a window function": re.compile(r"^(WindowExpression|Window)$"),
-    "a function that makes several rows": re.compile(r"^(Generate|GeneratorOuter)$"),
+    "a function that returns several rows": re.compile(r"^(Generate|GeneratorOuter)$"),
     "the clock or the session": re.compile(r"^(Current(?!Row).*|Now|LocalTimestamp.*)$"),
     "a random number": re.compile(r"^(Rand|Randn|RandStr|Shuffle|Uniform|Uuid)$"),
-    "its place in the job": re.compile(
+    "the position of a row in the job": re.compile(
         r"^(MonotonicallyIncreasingID|SparkPartitionID|InputFile(Name|BlockStart|BlockLength))$"
     ),
 }
-"""Classes of the analysed plan that make a result differ, or that need more than one row."""
+"""Classes of the analysed plan that are not deterministic, or need more than one row."""
 
-_VARIES = ("the clock or the session", "a random number", "its place in the job")
-"""Those of them that make a result differ: what a whole frame may not use either."""
+_VARIES = ("the clock or the session", "a random number", "the position of a row in the job")
+"""Those that are not deterministic: a frame must not use them either."""
 
 _MOMENT = r"\s*(now|today|tomorrow|yesterday)\b[^']*"
 _TYPED_MOMENT = re.compile(rf"\b(date|timestamp(_ntz|_ltz)?)\s*'{_MOMENT}'", re.IGNORECASE)
 _MOMENT_TEXT = re.compile(_MOMENT, re.IGNORECASE)
 _MAKES_MOMENTS = re.compile(r"^Cast$|Date|Timestamp")
-"""Spark reads these words as the time of planning, where they become a date or timestamp."""
+"""Spark reads these words as the current time if they become a date or timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysedExpression:
-    """An expression that Spark accepts and that gives the same result every time."""
+    """An expression that Spark accepts and that is deterministic."""
 
     expression: Expression
     type: DataType
     bindings: tuple[tuple[int, int, str], ...] | None
-    """Where its text names which column; None where it cannot be bound as text."""
+    """Start, stop and column of each name in its text; None if it cannot be bound as text."""
 
     def over(self, columns: Mapping[str, str]) -> str:
         """Return the text with each column replaced by its SQL in `columns`."""
@@ -76,81 +76,83 @@ class AnalysedExpression:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The columns it reads; None where that is not known."""
+        """The columns that it reads; None if that is not known."""
         return None if self.bindings is None else frozenset(name for *_, name in self.bindings)
 
 
 def as_column(expression: Expression) -> Column:
-    """Return the expression as a column, over whatever is in sight."""
-    # A new line, because the text may end in a comment.
+    """Return the expression as a column over the columns in scope."""
+    # With a line break, because the text may end in a comment.
     return F.expr(f"({expression}\n)") if isinstance(expression, str) else expression
 
 
 def analyse(
-    spark: Spark, frame: DataFrame, expression: Expression, place: str
+    spark: Spark, frame: DataFrame, expression: Expression, label: str
 ) -> AnalysedExpression:
     """Return the expression analysed over the columns of `frame`, or raise `BadExpression`."""
     bindings = None
     if isinstance(expression, str):
-        with analysing(place):
+        with analysing(label):
             columns = set(frame.columns)
-            bindings = tuple(sorted(_bindings(spark, expression, columns, place)))
-    with analysing(place):
+            bindings = tuple(sorted(_bindings(spark, expression, columns, label)))
+    with analysing(label):
         made = frame.select(as_column(expression).alias("x"))
         plan = spark.analysed(made)
         same = spark.deterministic(made)
         type_ = made.schema["x"].dataType
-    _refuse(plan, expression, place)
+    _refuse(plan, expression, label)
     if not same:
-        raise BadExpression(f"{place} gives another result each time")
+        raise BadExpression(f"{label} is not deterministic")
     if bindings is not None and any(name == "" for *_, name in bindings):
         bindings = None
     return AnalysedExpression(expression, type_, bindings)
 
 
-def must_be_boolean(analysed: AnalysedExpression, place: str) -> AnalysedExpression:
-    """Return the expression if it is true or false, else raise `BadExpression`."""
+def must_be_boolean(analysed: AnalysedExpression, label: str) -> AnalysedExpression:
+    """Return the expression if its type is boolean, otherwise raise `BadExpression`."""
     if not isinstance(analysed.type, BooleanType):
         found = analysed.type.simpleString()
-        raise BadExpression(f"{place} is {found}, and a condition is true or false", type=found)
+        raise BadExpression(
+            f"{label} has the type {found}; a condition must be true or false", type=found
+        )
     return analysed
 
 
-def must_repeat(spark: Spark, frame: DataFrame, place: str) -> None:
-    """Raise `BadFrame` for a frame that could give other rows when a batch is run again."""
+def must_repeat(spark: Spark, frame: DataFrame, label: str) -> None:
+    """Raise `BadFrame` for a frame that is not deterministic."""
     nodes = list(_nodes(json.loads(spark.analysed(frame))))
     for at, (kind, node) in enumerate(nodes):
         for what in _VARIES:
             if _REFUSED[what].search(kind):
-                raise BadFrame(f"{place} uses {what}, {kind}", remedy=_REPEAT, kind=kind)
-        # What is cast stands right behind its cast.
+                raise BadFrame(f"{label} uses {what}, {kind}", remedy=_REPEAT, kind=kind)
+        # The argument of a cast follows its cast directly.
         text = str(node.get("value", "")) if node.get("dataType") == "string" else ""
         moment = _MOMENT_TEXT.fullmatch(text) if kind == "Literal" else None
         if moment and at and _MAKES_MOMENTS.search(nodes[at - 1][0]):
-            raise BadFrame(f"{place} uses the time of day, '{moment[1]}'", remedy=_REPEAT)
+            raise BadFrame(f"{label} uses the current time, '{moment[1]}'", remedy=_REPEAT)
     if not spark.deterministic(frame):
-        raise BadFrame(f"{place} gives another result each time", remedy=_REPEAT)
+        raise BadFrame(f"{label} is not deterministic", remedy=_REPEAT)
 
 
-_REPEAT = "Use the change's own time, _time, and nothing by chance: a batch may be run again."
+_REPEAT = "Use the time of the change, _time, and no random numbers: a batch may be computed again."
 
 
 def _bindings(
-    spark: Spark, text: str, columns: set[str], place: str
+    spark: Spark, text: str, columns: set[str], label: str
 ) -> Iterator[tuple[int, int, str]]:
     """
-    Yield where the text names a column: start, stop and the name.
+    Yield the columns that the text names: start, stop and the name.
 
-    A name that is empty stands for something that text alone does not tell: a star, or the
-    variable of a lambda, which may hide a column.
+    An empty name stands for something that cannot be bound as text: a star, or the variable of
+    a lambda, which may hide a column.
     """
     for kind, start, stop, name in spark.attributes(spark.parsed(text)):
         if kind in ("Alias", "MultiAlias"):
-            raise BadExpression(f"{place} has a name of its own; leave out AS")
+            raise BadExpression(f"{label} has an alias; remove AS")
         if kind != "UnresolvedAttribute" or name not in columns or start is None or stop is None:
             yield 0, 0, ""
             continue
-        # Of a path such as price.d only its head is the column.
+        # In a path such as price.d, only the first part is the column.
         head = quoted(name) if text.startswith("`", start) else name
         if text[start : start + len(head)] != head:
             yield 0, 0, ""
@@ -158,24 +160,24 @@ def _bindings(
         yield start, start + len(head), name
 
 
-def _refuse(plan: str, expression: Expression, place: str) -> None:
-    """Raise `BadExpression` for what could give another result when a batch is run again."""
+def _refuse(plan: str, expression: Expression, label: str) -> None:
+    """Raise `BadExpression` for an expression that is not deterministic or needs more rows."""
     found = list(_nodes(json.loads(plan)))
     for kind, node in found:
         for what, pattern in _REFUSED.items():
             if pattern.search(kind):
-                raise BadExpression(f"{place} uses {what}, {kind}", kind=kind)
+                raise BadExpression(f"{label} uses {what}, {kind}", kind=kind)
         if kind == "Literal" and node.get("dataType") == "string":
             moment = _MOMENT_TEXT.fullmatch(str(node.get("value", "")))
             made = next((other for other, _ in found if _MAKES_MOMENTS.search(other)), None)
             if moment and made:
-                raise BadExpression(f"{place} uses the time of day, '{moment[1]}'", kind=made)
+                raise BadExpression(f"{label} uses the current time, '{moment[1]}'", kind=made)
     if isinstance(expression, str) and (match := _TYPED_MOMENT.search(expression)):
-        raise BadExpression(f"{place} uses the time of day, '{match[3]}'", kind="Literal")
+        raise BadExpression(f"{label} uses the current time, '{match[3]}'", kind="Literal")
 
 
 def _nodes(tree: object) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield class and fields of every node, wherever in the plan's JSON it stands."""
+    """Yield class and fields of every node in the plan's JSON, at any depth."""
     if isinstance(tree, dict):
         if isinstance(tree.get("class"), str):
             yield tree["class"].rsplit(".", 1)[-1].rstrip("$"), tree

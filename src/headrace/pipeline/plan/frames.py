@@ -1,9 +1,9 @@
 """
-A user's function of a DataFrame: what it may do to a batch, and whether it did.
+A user's function of a DataFrame, and the check of its result.
 
-It must give one row for each it was given. No look at a plan tells that: whether a join
-loses rows depends on the rows. So every change that is given to the function also goes
-round it as a receipt, and the two are compared once they are collected.
+It must return one row for each row that it gets. The plan does not show whether it does: whether a
+join loses rows depends on the rows. So every change that goes into the function also bypasses it as
+a receipt, and the two are compared after they are collected.
 """
 
 from __future__ import annotations
@@ -33,59 +33,60 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_KEPT = "It must give one row for each change it is given."
+_KEPT = "It must return one row for each change"
 
 
-def made_by(make: FrameFunction, given: DataFrame, place: str) -> DataFrame:
-    """Return what the function makes of a frame; what it raises becomes `BadFrame`."""
+def made_by(make: FrameFunction, given: DataFrame, label: str) -> DataFrame:
+    """Return the function's result for a frame; an exception becomes `BadFrame`."""
     try:
         with quietly():
             made = make(given)
     except HeadraceError:
         raise
     except PySparkException as error:
-        raise BadFrame(bad_expression(place, error).message, error=type(error).__name__) from None
+        raise BadFrame(bad_expression(label, error).message, error=type(error).__name__) from None
     except Exception as error:
         raise BadFrame(
-            f"{place}, frame: the function raised",
-            remedy="Mend the function; its own error is the cause of this one.",
+            f"{label}, frame: the function raised an exception",
+            remedy="Fix the function. Its exception is the cause of this error.",
             error=type(error).__name__,
         ) from error
-    # By name: a frame of Spark Connect is of another class.
+    # By name: a frame of Spark Connect has another class.
     if not any(base.__name__ == "DataFrame" for base in type(made).__mro__):
-        raise BadFrame(f"{place}, frame, gave no DataFrame", type=type(made).__name__)
+        kind = type(made).__name__
+        raise BadFrame(f"{label}, frame, must return a DataFrame, not {kind}", type=kind)
     return made
 
 
 def columns_made(
     spark: Spark,
     make: FrameFunction,
-    in_sight: t.StructType,
+    in_scope: t.StructType,
     key: Mapping[str, t.DataType],
-    place: str,
+    label: str,
 ) -> t.StructType:
-    """Return the columns that the function makes, without ours, or raise `BadFrame`."""
-    given = t.StructType([*in_sight, *_ours(key)])
-    made = made_by(make, spark.empty(given), place)
+    """Return the columns of the function's result, without ours, or raise `BadFrame`."""
+    given = t.StructType([*in_scope, *_ours(key)])
+    made = made_by(make, spark.empty(given), label)
     try:
         with quietly():
             found = made.schema
-            must_repeat(spark, made, place)
+            must_repeat(spark, made, label)
     except PySparkException as error:
-        raise BadFrame(bad_expression(place, error).message) from None
+        raise BadFrame(bad_expression(label, error).message) from None
     if twice := [name for name, count in Counter(found.names).items() if count > 1]:
         raise BadFrame(
-            f"{place}, frame, gives several columns the name {twice[0]}",
+            f"{label}, frame: the function returned several columns with the name {twice[0]}",
             remedy='Join by name, df.join(dim, "id", "left"), or drop one of them.',
             column=twice[0],
         )
     for field in (*_ours(key), *(t.StructField(name, type_) for name, type_ in key.items())):
         if field.name not in found.names:
             what = "column" if field.name in OURS else "key column"
-            raise BadFrame(f"{place}, frame, lost the {what} {field.name}", column=field.name)
+            raise BadFrame(f"{label}, frame, lost the {what} {field.name}", column=field.name)
         if (type_ := found[field.name].dataType) != field.dataType:
             raise BadFrame(
-                f"{place}, frame, made the column {field.name} another type",
+                f"{label}, frame: the function gave the column {field.name} another type",
                 column=field.name,
                 type=type_.simpleString(),
             )
@@ -94,21 +95,21 @@ def columns_made(
 
 def compared(rows: pa.Table, framed: FrameStep, by: Sequence[int]) -> pa.Table:
     """
-    Return the rows without receipts, or raise `BadFrame` where the two do not agree.
+    Return the rows without receipts, or raise `BadFrame` if rows and receipts do not match.
 
-    The first column is the op; those at the places `by` tell a change from the others.
+    The first column is the op; the columns at the indexes `by` identify a change.
     """
     ops = rows.column(0)
     if pc.any(pc.equal(ops, OTHER_KEY)).as_py():
         raise BadFrame(
-            f"{framed.place}, frame, changed the key of rows",
-            remedy="Leave the key's columns as they are.",
+            f"{framed.label}, frame: the function changed the key of rows",
+            remedy="Do not change the columns of the key.",
             rows=pc.sum(pc.equal(ops, OTHER_KEY)).as_py(),
         )
     receipt = pc.fill_null(pc.equal(ops, RECEIPT), False)
     given = rows.filter(receipt)
     rows = rows.filter(pc.invert(receipt))
-    # What has no op is a failure that was never given, and neither was a truncate.
+    # A row without op is a failure; neither it nor a truncate was passed to the function.
     back = rows.filter(pc.fill_null(pc.not_equal(rows.column(0), int(Op.TRUNCATE)), False))
     before, after = (_sorted([each.column(at) for at in by]) for each in (given, back))
     if all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
@@ -116,10 +117,10 @@ def compared(rows: pa.Table, framed: FrameStep, by: Sequence[int]) -> pa.Table:
     wanted = Counter(zip(*(each.tolist() for each in before), strict=True))
     found = Counter(zip(*(each.tolist() for each in after), strict=True))
     lost, more = (wanted - found).total(), (found - wanted).total()
-    told = [f"lost {lost} rows"] if lost else []
-    told += [f"gave {more} rows more than once, or of its own"] if more else []
+    problems = [f"lost {lost} rows"] if lost else []
+    problems += [f"returned {more} rows more than once, or added them"] if more else []
     raise BadFrame(
-        f"{framed.place}, frame, {' and '.join(told)}. {_KEPT}",
+        f"{framed.label}, frame: the function {' and '.join(problems)}. {_KEPT}",
         given=given.num_rows,
         lost=lost,
         more=more,
@@ -133,7 +134,7 @@ def _sorted(columns: list[pa.ChunkedArray]) -> list[np.ndarray]:
 
 
 def _ours(key: Mapping[str, t.DataType]) -> list[t.StructField]:
-    """Return the columns that are ours, as the function is shown them when it is checked."""
+    """Return our own columns, as the function gets them when it is checked."""
     change = [
         t.StructField("op", t.ByteType()),
         t.StructField("commit", t.LongType()),

@@ -1,22 +1,22 @@
 """
 Plans: from a pipeline's definition to DataFrames over segments.
 
-A plan is made once for a pipeline and a version of its table: Spark analyses every expression,
-whatever could differ from run to run is refused, and the projections are sent to the JVM. A batch
-then takes three round trips to plan.
+A plan is made once for a pipeline and a version of its table: Spark analyses every expression, what
+is not deterministic is refused, and the projections are sent to the JVM. A batch then takes three
+round trips to plan.
 
-A batch knows from the index which changes it holds, so a plan reads no more than it must: without
-filters an insert or update needs no before image, and an old key is read only where keys changed.
+The index knows which changes a batch contains, so a plan reads no more than necessary: without
+filters an insert or update needs no image before, and an old key is read only if keys changed.
 
 A plan is made for the newest schema of its table. Segments that were written before the table was
-altered are lifted to it as they are read: columns are identified by their ids, so one that was
-renamed is found, one that was dropped is left out, and one that did not exist yet has what the
-source says older rows have in it (R23b).
+altered are upgraded to it as they are read. Columns are identified by their ids: a renamed column
+is found, a dropped one is left out, and a new one has the value that the source defines for older
+rows (R23b).
 
-The transforms are followed in order, and each is analysed over the columns that the ones before it
-left in sight; the outcome is the columns of the result, each with where it comes from.
+The transforms are analysed in order, each over the columns that are in scope after the previous
+one. The result is the list of output columns, each with its origin.
 
-A plan lies in the JVM it was made in; `runner` makes it again where that died.
+A plan exists in the JVM in which it was made; `runner` makes it again if that died.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ if TYPE_CHECKING:
 
 
 def same_columns(one: TableSchema, other: TableSchema) -> bool:
-    """Whether rows of the one can be read as rows of the other without lifting them."""
+    """Return whether rows of one schema can be read with the other without an upgrade."""
     return [(c.field, c.name, c.type) for c in one.columns] == [
         (c.field, c.name, c.type) for c in other.columns
     ]
 
 
-def lifted(image: str, old: TableSchema, new: TableSchema) -> str:
-    """Return SQL for an image of the old schema as a struct of the new one; null stays null."""
+def upgraded(image: str, old: TableSchema, new: TableSchema) -> str:
+    """Return SQL that converts an image of the old schema to the new one; null stays null."""
     written = {column.field: column for column in old.columns}
     fields = ", ".join(
         f"{text_literal(column.name)}, {_value(image, written.get(column.field), column)}"
@@ -101,23 +101,23 @@ def _value(image: str, old: Column | None, new: Column) -> str:
     return value if old.type.arrow == new.type.arrow else f"cast({value} as {type})"
 
 
-# --- filters and transforms as Spark analysed them ------------------------------------------------
+# --- filters and transforms, analysed by Spark ----------------------------------------------------
 
 
 def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterator[Condition]:
-    """Yield the filters, analysed; raises `BadExpression`, `BadFunction`."""
+    """Yield the analysed filters; raise `BadExpression` or `BadFunction`."""
     rows = row_schema(schema)
     for number, each in enumerate(pipeline.filters, 1):
-        place = f"Filter {number}"
+        label = f"Filter {number}"
         match each:
             case Where(condition):
-                found = analyse(spark, spark.empty(rows), condition, place)
-                yield must_be_boolean(found, place)
+                found = analyse(spark, spark.empty(rows), condition, label)
+                yield must_be_boolean(found, label)
             case Function():
-                yield called(spark, each, place, rows)
+                yield called(spark, each, label, rows)
             case Regex(_, pattern):
-                with analysing(place):
-                    # Only when it is used does Spark look at a pattern; then a row would be blamed.
+                with analysing(label):
+                    # Spark parses a pattern only when it is used; it would fail on a row.
                     spark.small.sql(f"select '' rlike {text_literal(pattern)}").collect()
                 yield each
             case _:
@@ -125,7 +125,7 @@ def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterato
 
 
 def must_be_sent(filters: Iterable[Condition], schema: TableSchema) -> None:
-    """Raise `UnsentColumn` for a filter that may read what a change may come without (R21)."""
+    """Raise `UnsentColumn` for a filter that may read a column that may be missing (R21)."""
     unsent = {column.name for column in schema.columns if column.may_be_unsent}
     for number, each in enumerate(filters, 1):
         names = reads([each])
@@ -135,14 +135,14 @@ def must_be_sent(filters: Iterable[Condition], schema: TableSchema) -> None:
 
 @dataclass
 class VisibleColumns:
-    """The columns in sight, followed through the transforms."""
+    """The columns in scope, from transform to transform."""
 
     spark: Spark
     schema: TableSchema
     outputs: list[Output] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
-    """The source's columns that some step looks at, whatever becomes of what it makes."""
+    """The source's columns that some step reads, even if its result is dropped later."""
 
     _field: int = 0
 
@@ -151,11 +151,11 @@ class VisibleColumns:
             Output(column, field.dataType, column.name)
             for column, field in zip(self.schema.columns, row_schema(self.schema), strict=True)
         ]
-        # Columns that are made are numbered behind the source's own.
+        # Computed columns get ids after those of the source's columns.
         self._field = max(column.field for column in self.schema.columns)
 
-    def follow(self, transform: Transform, place: str) -> None:
-        """Go through one transform; raises what `PreparedPipeline.output` raises."""
+    def follow(self, transform: Transform, label: str) -> None:
+        """Apply one transform; raises what `PreparedPipeline.output` raises."""
         match transform:
             case Drop(names):
                 self.outputs = [each for each in self.outputs if each.column.name not in names]
@@ -164,55 +164,55 @@ class VisibleColumns:
                 self.outputs = [_renamed(each, dict(names)) for each in self.outputs]
                 self.steps.append(transform)
             case Derive(columns):
-                self._derive(columns, place)
+                self._derive(columns, label)
             case Mask(fields, keep, with_):
                 for each in self.outputs:
                     if each.column.name in fields and not isinstance(each.type, StringType):
-                        raise not_text(each.column.name, each.type.simpleString(), place)
-                self._derive([(name, masked(quoted(name), keep, with_)) for name in fields], place)
+                        raise not_text(each.column.name, each.type.simpleString(), label)
+                self._derive([(name, masked(quoted(name), keep, with_)) for name in fields], label)
             case Timestamp(name):
-                made = self._new(name, TimestampType(), place)
-                self._place([replace(made, is_time=True)])
+                made = self._new(name, TimestampType(), label)
+                self._put([replace(made, is_time=True)])
                 self.steps.append(transform)
             case Function():
-                self._call(transform, place)
+                self._call(transform, label)
             case Frame(make):
-                self._frame(make, place)
+                self._frame(make, label)
 
     def scope(self) -> Scope:
-        """Return the columns in sight, as `check_steps` checks them."""
+        """Return the columns in scope, for the checks in `check_steps`."""
         types = {each.column.name: each.column.type for each in self.outputs}
         key = frozenset(each.column.name for each in self._keys())
         return Scope(types, key, framed=any(isinstance(each, FrameStep) for each in self.steps))
 
-    def _derive(self, columns: Sequence[tuple[str, Expression]], place: str) -> None:
-        frame = self.spark.empty(self._in_sight())
+    def _derive(self, columns: Sequence[tuple[str, Expression]], label: str) -> None:
+        frame = self.spark.empty(self._in_scope())
         made = []
         for name, expression in columns:
-            found = analyse(self.spark, frame, expression, f"{place}, {name}")
-            self._look_at(found.names, f"{place}, {name}")
-            column = self._new(name, found.type, f"{place}, {name}")
+            found = analyse(self.spark, frame, expression, f"{label}, {name}")
+            self._look_at(found.names, f"{label}, {name}")
+            column = self._new(name, found.type, f"{label}, {name}")
             over = None if found.names is None else self._sources(found.names)
             made.append(replace(column, derived=found, over=over))
-        self._place(made)
+        self._put(made)
         self.steps.append(Derive(tuple(columns)))
 
-    def _call(self, function: Function, place: str) -> None:
-        found = called(self.spark, function, place, self._in_sight())
-        self._look_at(found.given.names, place)
+    def _call(self, function: Function, label: str) -> None:
+        found = called(self.spark, function, label, self._in_scope())
+        self._look_at(found.given.names, label)
         over = self._sources(found.given.names)
-        self._place(
+        self._put(
             [
-                replace(self._new(name, type_, f"{place}, {name}"), over=over)
+                replace(self._new(name, type_, f"{label}, {name}"), over=over)
                 for name, type_ in found.columns
             ]
         )
         self.steps.append(found)
 
-    def _frame(self, make: FrameFunction, place: str) -> None:
-        self._look_at(None, place)
+    def _frame(self, make: FrameFunction, label: str) -> None:
+        self._look_at(None, label)
         key = {each.column.name: each.type for each in self._keys()}
-        made = columns_made(self.spark, make, self._in_sight(), key, place)
+        made = columns_made(self.spark, make, self._in_scope(), key, label)
         before = {each.column.name: each for each in self.outputs}
         outputs = []
         for field_ in made:
@@ -220,15 +220,15 @@ class VisibleColumns:
             if field_.name in key and same is not None:
                 outputs.append(same)
             elif same is not None and same.type == field_.dataType:
-                # Of the same name and type it is the same column, whatever was made of it.
+                # A column with the same name and type counts as the same column.
                 outputs.append(Output(same.column, same.type))
             else:
-                outputs.append(self._new(field_.name, field_.dataType, f"{place}, {field_.name}"))
-        self.steps.append(FrameStep(make, place, tuple(self.outputs), tuple(made.names)))
+                outputs.append(self._new(field_.name, field_.dataType, f"{label}, {field_.name}"))
+        self.steps.append(FrameStep(make, label, tuple(self.outputs), tuple(made.names)))
         self.outputs = outputs
 
-    def _look_at(self, names: Iterable[str] | None, place: str) -> None:
-        """Note what a step reads, None for all in sight; raise where that may be unsent (R21)."""
+    def _look_at(self, names: Iterable[str] | None, label: str) -> None:
+        """Note what a step reads (None: all in scope); raise if that may be missing (R21)."""
         wanted = None if names is None else set(names)
         seen = {
             each.column.name: self.schema.column(each.source)
@@ -236,7 +236,7 @@ class VisibleColumns:
             if each.source is not None and (wanted is None or each.column.name in wanted)
         }
         if unsent := [name for name, column in seen.items() if column.may_be_unsent]:
-            raise unsent_column(place, unsent, self.schema.table, surely=wanted is not None)
+            raise unsent_column(label, unsent, self.schema.table, surely=wanted is not None)
         self.read.update(column.name for column in seen.values())
 
     def _keys(self) -> list[Output]:
@@ -244,18 +244,18 @@ class VisibleColumns:
         named = {each.source: each for each in self.outputs}
         return [named[name] for name in self.schema.key]
 
-    def _new(self, name: str, type: DataType, place: str) -> Output:
+    def _new(self, name: str, type: DataType, label: str) -> Output:
         self._field += 1
-        return Output(Column(name, value_type(type, place), self._field), type)
+        return Output(Column(name, value_type(type, label), self._field), type)
 
-    def _place(self, made: Iterable[Output]) -> None:
-        """Put columns in place of their namesakes, or at the end."""
+    def _put(self, made: Iterable[Output]) -> None:
+        """Replace columns of the same name, and add the others at the end."""
         new = {each.column.name: each for each in made}
         placed = [new.pop(each.column.name, each) for each in self.outputs]
         self.outputs = [*placed, *new.values()]
 
     def _sources(self, names: Iterable[str]) -> tuple[tuple[str, str], ...] | None:
-        """Return which source column each of these names is; None if one was made."""
+        """Return the source column of each of these names; None if one is computed."""
         named = {each.column.name: each.source for each in self.outputs}
         sources = []
         for name in sorted(names):
@@ -265,36 +265,38 @@ class VisibleColumns:
             sources.append((name, source))
         return tuple(sources)
 
-    def _in_sight(self) -> StructType:
+    def _in_scope(self) -> StructType:
         return StructType([StructField(each.column.name, each.type) for each in self.outputs])
 
 
 def transformed(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> VisibleColumns:
-    """Follow all transforms of a pipeline."""
+    """Apply all transforms of a pipeline."""
     made = VisibleColumns(spark, schema)
     framed = False
     for number, transform in enumerate(pipeline.transforms, 1):
-        place = f"Transform {number}"
+        label = f"Transform {number}"
         if framed:
-            # What a frame left in sight is known only now.
-            _, errors = made.scope().after(transform, place)
+            # The columns after a frame are known only now.
+            _, errors = made.scope().after(transform, label)
             if errors:
                 raise errors[0]
-        made.follow(transform, place)
+        made.follow(transform, label)
         framed = framed or isinstance(transform, Frame)
     return made
 
 
-def value_type(type: DataType, place: str) -> ValueType:
-    """Return the log's type for what Spark makes."""
+def value_type(type: DataType, label: str) -> ValueType:
+    """Return the log's type for a Spark type."""
     if type.typeName() == "void":
-        raise BadExpression(f"{place} is always null; give it a type: cast(null as int)")
-    with analysing(place):
+        raise BadExpression(
+            f"{label} is always null and has no type; write for example cast(null as int)"
+        )
+    with analysing(label):
         return ValueType.of_arrow(arrow_type(type))
 
 
 def reads(filters: Iterable[Condition]) -> set[str] | None:
-    """Return the source's columns that the filters look at; None where that is not known."""
+    """Return the source's columns that the filters read; None if that is not known."""
     found: set[str] = set()
     for each in filters:
         if isinstance(each, AnalysedExpression):
@@ -320,16 +322,16 @@ Stage: TypeAlias = PreparedExpressions | FrameStep
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What makes a frame of segments, as the JVM holds it."""
+    """The prepared parts, in the JVM, from which a frame over segments is made."""
 
     reader: DataFrameReader
     stages: tuple[Stage, ...]
-    around: PreparedExpressions | None = None
-    """What goes round a frame's function; None where there is none."""
+    bypass: PreparedExpressions | None = None
+    """The projection that bypasses a frame's function; None if there is no frame."""
 
 
 class PipelinePlan:
-    """A pipeline over one version of its table's schema."""
+    """The plan of a pipeline for one version of its table's schema."""
 
     def __init__(
         self,
@@ -339,7 +341,7 @@ class PipelinePlan:
         traits: SourceTraits,
         written: TableSchema | None = None,
     ) -> None:
-        """Analyse; the segments may be `written` with an older schema than the plan is for."""
+        """Analyse the steps; segments may be `written` with an older schema than the plan's."""
         if errors := pipeline.check(schema):
             raise errors[0]
         self._spark = spark
@@ -353,20 +355,20 @@ class PipelinePlan:
             schema, filters, tuple(made.steps), tuple(made.outputs), traits.inserts_replace
         )
         self.filtered = self._scan.leaves_out
-        """Whether some rows may be left out."""
+        """Whether rows may be left out."""
         self.reports_failures = bool(self._scan.calls)
-        """Whether a frame's last column is `_failed`: what a user's function raised, as JSON."""
+        """Whether a frame's last column is `_failed`: the exception of a function, as JSON."""
         self.framed = self._scan.framed is not None
-        """Whether a user's function of a DataFrame is part of it; then rows are `checked`."""
+        """Whether it has a user's function of a DataFrame; then rows are `checked`."""
         self._recipes: dict[tuple[ChangeImages, int], Recipe] = {}
         self.output = _output_schema(schema, self._scan.outputs)
-        # What only the whole shows is found here, and not by the first batch.
+        # Errors that only the whole plan shows are found here, not in the first batch.
         with analysing("The pipeline"):
-            whole = self._lifted(
+            whole = self._upgraded(
                 spark.empty(self._read_schema(ChangeImages.MOVES)), ChangeImages.MOVES
             )
-            stages, around = self._prepared(ChangeImages.MOVES)
-            self._follow(whole, stages, around)
+            stages, bypass = self._prepared(ChangeImages.MOVES)
+            self._follow(whole, stages, bypass)
         must_load(spark, self._scan.calls)
 
     @property
@@ -377,35 +379,35 @@ class PipelinePlan:
 
     @property
     def needs(self) -> frozenset[int]:
-        """The ids of the source's columns that it looks at or hands on: all but those dropped."""
+        """The ids of the source's columns that it reads or passes on: all except dropped ones."""
         names = {each.source for each in self._scan.outputs if each.source is not None}
         names |= self._read | self._filter_columns() | set(self._schema.key)
         return frozenset(self._schema.column(name).field for name in names)
 
     def frame(self, session: SparkSession, paths: Sequence[str], shape: ChangeImages) -> DataFrame:
         """
-        Return the frame over these segments; its columns are by place, not by name.
+        Return the frame over these segments; its columns are identified by index, not by name.
 
-        With `reports_failures` the last column is `_failed`: null, or JSON of `function`,
+        With `reports_failures` the last column is `_failed`: null, or JSON with `function`,
         `error` and `message`, and for a baseline `place` (file/row number). Rows that failed
-        are there whatever the filters say, and may have no op. With `framed` it holds
-        receipts besides, and for a baseline one more column: give what was collected to
-        `checked`, or leave them out by `without_receipts`.
+        are included whatever the filters say, and may have no op. With `framed` it also has
+        receipts, and for a baseline one more column: pass the collected rows to `checked`, or
+        remove the receipts with `without_receipts`.
         """
         key = (shape, id(session))
         recipe = self._recipes.get(key)
         if recipe is None:
             reader = session.read.schema(self._read_schema(shape))
             recipe = self._recipes[key] = Recipe(reader, *self._prepared(shape))
-        frame = self._lifted(recipe.reader.parquet(*paths), shape)
-        return self._follow(frame, recipe.stages, recipe.around)
+        frame = self._upgraded(recipe.reader.parquet(*paths), shape)
+        return self._follow(frame, recipe.stages, recipe.bypass)
 
     def checked(self, rows: pa.Table, shape: ChangeImages) -> pa.Table:
         """
-        Return what was collected of a frame, in the shape of every other plan's.
+        Return the collected rows of a frame without receipts, as from every other plan.
 
-        Raises `BadFrame` where a user's function of a DataFrame lost rows or made more. It
-        takes what `places` gives as well, where only that is asked.
+        Raises `BadFrame` if a user's function of a DataFrame lost or added rows. The rows of
+        `row_references` are enough for the check.
         """
         if not self.framed:
             return rows
@@ -416,14 +418,14 @@ class PipelinePlan:
         last = rows.num_columns - 1
         return compared(rows, framed, (last,)).remove_column(last)
 
-    def places(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
-        """Return of a framed plan's frame what `checked` looks at."""
+    def row_references(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
+        """Return the columns of a framed plan's frame that `checked` needs."""
         return frame.select(
             *(("0", "_place") if shape is ChangeImages.BASELINE else ("0", "1", "2"))
         )
 
     def without_receipts(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
-        """Return a frame of this plan in the shape of every other plan's, unchecked."""
+        """Return a frame of this plan without receipts, as from every other plan, unchecked."""
         if not self.framed:
             return frame
         frame = frame.where("`0` is null or `0` >= 0")
@@ -435,14 +437,14 @@ class PipelinePlan:
         """
         Return `_commit` and `_ordinal` of the rows for which an expression raises; one job.
 
-        Of a baseline it is `_place`, file/row number. None where it cannot be told: after a
-        frame, or on Spark Connect.
+        For a baseline, return `_place` (file/row number). None if that is not possible: after
+        a frame, or with Spark Connect.
         """
         if self.framed or self._spark.tried(F.lit(1)) is None:
             return None
         shape = ChangeImages.BASELINE if baseline else ChangeImages.MOVES
         frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
-        frame = self._lifted(frame, shape)
+        frame = self._upgraded(frame, shape)
         for each in Stages(self._scan, shape, self._tried).bad():
             assert not isinstance(each, FrameStep)
             frame = self._spark.select(frame, self._spark.prepared(each))
@@ -453,21 +455,22 @@ class PipelinePlan:
         self, session: SparkSession, paths: Sequence[str], shape: ChangeImages
     ) -> dict[tuple[int, int], str]:
         """
-        Return what rows fail with, each alone, by commit and ordinal; without a job a row.
+        Return the condition with which each row fails alone, without a job for each row.
 
-        Those that it cannot tell of are not in it: none are, where users' functions run.
+        Keys are commit and ordinal. Rows whose condition is not known are missing; with users'
+        functions that is all of them.
         """
         found: dict[tuple[int, int], str] = {}
         if self.framed or self.reports_failures:
             return found
         reader = session.read.schema(self._read_schema(shape))
-        stages, around = self._prepared(shape)
-        for place, row in self._spark.one_by_one(reader.parquet(*paths)):
+        stages, bypass = self._prepared(shape)
+        for reference, row in self._spark.one_by_one(reader.parquet(*paths)):
             try:
                 with running():
-                    self._spark.plan(self._follow(self._lifted(row, shape), stages, around))
+                    self._spark.plan(self._follow(self._upgraded(row, shape), stages, bypass))
             except RowFailed as error:
-                found[place] = str(error.facts["condition"])
+                found[reference] = str(error.facts["condition"])
         return found
 
     def _tried(self, column: SparkColumn) -> SparkColumn:
@@ -487,44 +490,44 @@ class PipelinePlan:
         )
         if not self.framed:
             return prepared, None
-        first, last = stages.around
+        first, last = stages.bypass
         types: list[DataType] = [each.type for each in self._scan.outputs]
         if shape is ChangeImages.MOVES:
             named = {each.source: each.type for each in self._scan.outputs}
             types += [BooleanType(), *(named[key] for key in self._schema.key)]
         nulls = (F.lit(None).cast(each) for each in types)
-        # By place, as a union goes; only what is asked for below has a name.
+        # By index, as in a union; only columns that are used below have a name.
         tail = [f"{sql} as _failed" for sql in last[:1]] if self.reports_failures else []
         tail += [f"{sql} as _place" for sql in last[len(tail) :]]
         head = [f"{sql} as `{at}`" for at, sql in enumerate(first)]
         return prepared, self._spark.prepared([*head, *nulls, *tail])
 
     def _follow(
-        self, frame: DataFrame, stages: Sequence[Stage], around: PreparedExpressions | None
+        self, frame: DataFrame, stages: Sequence[Stage], bypass: PreparedExpressions | None
     ) -> DataFrame:
         base = frame
         for stage, following in zip(stages, [*stages[1:], None], strict=True):
             if isinstance(stage, FrameStep):
-                frame = made_by(stage.make, frame.where("_change is not null"), stage.place)
+                frame = made_by(stage.make, frame.where("_change is not null"), stage.label)
                 continue
             if isinstance(following, FrameStep):
                 base = frame
             frame = self._spark.select(frame, stage)
-        if around is not None:
-            return frame.union(self._passed(self._spark.select(base, around)))
+        if bypass is not None:
+            return frame.union(self._passed(self._spark.select(base, bypass)))
         return self._passed(frame) if self.filtered or self.reports_failures else frame
 
     def _passed(self, frame: DataFrame) -> DataFrame:
-        """Return the frame without rows that do not pass: they have no op, and did not fail."""
+        """Return the frame without rows that do not pass: those without op that did not fail."""
         failed = " or _failed is not null" if self.reports_failures else ""
         return frame.where(f"`0` is not null{failed}")
 
-    def _lifted(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
-        """Return segments of an older schema in the columns that the plan is for."""
+    def _upgraded(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
+        """Return segments of an older schema with the columns of the plan's schema."""
         if self._older is None:
             return frame
         images = ("before", "after") if shape.reads_before else ("after",)
-        made = [f"{lifted(image, self._older, self._schema)} as {image}" for image in images]
+        made = [f"{upgraded(image, self._older, self._schema)} as {image}" for image in images]
         positions = [name for name in frame.columns if name not in ("before", "after")]
         return self._spark.select(frame, self._spark.prepared([*positions, *made]))
 
@@ -533,7 +536,7 @@ class PipelinePlan:
             older = set(self._older.names)
             return segment_schema(self._older, older, older if shape.reads_before else None)
         if all_columns or not self._scan.as_text:
-            # A `Column` does not tell what it reads; Spark's own pruning has to do.
+            # A `Column` does not show what it reads, so rely on Spark's own pruning.
             every = set(self._schema.names)
             return segment_schema(self._schema, every, every if shape.reads_before else None)
         filters = self._filter_columns()
@@ -541,7 +544,7 @@ class PipelinePlan:
         return segment_schema(self._schema, self._row_columns() | filters, before)
 
     def _row_columns(self) -> set[str]:
-        """Return the source's columns that the row is made of."""
+        """Return the source's columns from which the row is computed."""
         found = set(self._schema.key)
         for each in self._scan.outputs:
             if each.source is not None:

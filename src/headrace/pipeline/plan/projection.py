@@ -1,23 +1,23 @@
 """
 The projections that turn changes into rows for a target.
 
-A change passes by both its images. `ka` says that there is a row after it and every filter
-is true of it, `kb` the same of the row before:
+Both images decide whether a change passes. `ka` is true if there is a row after the change and all
+filters are true for it; `kb` is the same for the row before:
 
 | ka | kb | result |
 |---|---|---|
 | yes | yes | update (an insert stays one) |
-| yes | no | insert: the row comes into the filter |
-| no | yes | delete: the row leaves it |
-| no | no | nothing, or a delete where the target may hold a row of that key all the same |
+| yes | no | insert: the row now passes the filters |
+| no | yes | delete: the row no longer passes |
+| no | no | nothing, or a delete if the target may still have a row with that key |
 
-The last case is a source whose inserts replace silently (`inserts_replace`), or an update
-whose before image the source did not send (R22). A truncate passes as it is.
+The last case happens with a source whose inserts replace silently (`inserts_replace`), or with an
+update whose image before was not sent (R22). A truncate always passes.
 
-Expressions given as text are bound to their image and make one projection over the files.
-Where that cannot be (a `Column`, a Python function, a frame) the images are brought into
-sight one after the other: see `stages`. A derived column is computed only for rows that pass
-(`case when`), so that a row outside the filter cannot fail the job.
+Expressions that are text are bound to their image and become one projection over the files. If that
+is not possible (a `Column`, a Python function, a frame), the images are brought into scope one
+after the other: see `stages`. A derived column is computed only for rows that pass (`case when`),
+so that a row that does not pass cannot fail the job.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ Projection: TypeAlias = "Sequence[str | SparkColumn]"
 
 
 class ChangeImages(Enum):
-    """How much of a change a batch needs."""
+    """How much of its changes a batch needs."""
 
     BASELINE = "baseline"
-    """Rows alone: those that do not pass are left out, and there are no positions."""
+    """Only rows, without positions; those that do not pass are left out."""
 
     AFTER = "after"
     BOTH = "both"
@@ -64,26 +64,26 @@ class ChangeImages(Enum):
 
     @property
     def reads_before(self) -> bool:
-        """Whether the before image is looked at."""
+        """Whether the image before is read."""
         return self in (ChangeImages.BOTH, ChangeImages.MOVES)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of the result: one of the source's, or one that was made."""
+    """A column of the result: a column of the source, or a computed one."""
 
     column: Column
     type: DataType
     """Its type in Spark."""
 
     source: str | None = None
-    """The source's column it is; None for one that was made."""
+    """The source's column; None for a computed one."""
 
     derived: AnalysedExpression | None = None
-    """The expression it is made by; None where it is made otherwise."""
+    """The expression that computes it; None if something else does."""
 
     over: tuple[tuple[str, str], ...] | None = None
-    """What it is made of: names, and which of the source's columns they are; None if unknown."""
+    """The names that it reads, with the source's columns; None if unknown."""
 
     is_time: bool = False
     """Whether it is the time of the commit."""
@@ -91,25 +91,25 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class FrameStep:
-    """A user's function of a DataFrame, and what was in sight before it."""
+    """A user's function of a DataFrame, and the columns in scope before it."""
 
     make: FrameFunction
-    place: str
+    label: str
     before: tuple[Output, ...]
     names: tuple[str, ...]
     """The columns after it, without ours."""
 
 
 Condition: TypeAlias = Equals | Prefix | Regex | AnalysedExpression | CallableFunction
-"""A filter, as far as Spark has to say something on it."""
+"""A filter, analysed by Spark if necessary."""
 
 Step: TypeAlias = Drop | Rename | Derive | Timestamp | CallableFunction | FrameStep
-"""A transform, likewise; a mask is an expression by now."""
+"""A transform, analysed by Spark if necessary; a mask is an expression by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSql:
-    """SQL for the parts of a change, wherever they stand in a frame."""
+    """SQL for the parts of a change in a frame."""
 
     op: str
     commit: str
@@ -120,23 +120,23 @@ class ChangeSql:
     ka: str
     kb: str
     failed: str = "cast(null as string)"
-    """What a function raised, as JSON."""
+    """The exception of a function, as JSON."""
 
-    place: str = ""
+    location: str = ""
     """File and row number of a baseline's row, which has no position."""
 
     result: str = ""
-    """What a function gave, for a moment."""
+    """The result of a function, in one projection."""
 
     change: str = ""
-    """All of this together, where a frame's function has passed it on."""
+    """All of these together, after a frame's function has passed them on."""
 
     bad: str = ""
-    """Whether an expression raised; only where that is looked for."""
+    """Whether an expression raised; only in a search for failing rows."""
 
     @classmethod
-    def beside(cls, taken: set[str]) -> ChangeSql:
-        """Return names that none of the user's columns has."""
+    def avoiding(cls, taken: set[str]) -> ChangeSql:
+        """Return names that differ from all of the user's columns."""
         prefix = "_h"
         while any(name.startswith(prefix) for name in taken):
             prefix += "_"
@@ -155,7 +155,7 @@ class Scan:
 
     @property
     def as_text(self) -> bool:
-        """Whether everything the user wrote can be bound to an image as text."""
+        """Whether all expressions of the user can be bound to an image as text."""
         if self.calls or self.framed is not None:
             return False
         conditions = (each for each in self.filters if isinstance(each, AnalysedExpression))
@@ -200,7 +200,7 @@ class Scan:
         ka = self._passes("after")
         kb = "false"
         if shape.reads_before:
-            # R22: of a key alone no filter can be asked; the target may hold the row.
+            # R22: a filter cannot be evaluated for a key alone; the target may have the row.
             whole = self.schema.whole_before
             kb = self._passes("before") if whole else "(before is not null)"
         columns = []
@@ -217,11 +217,11 @@ class Scan:
         return self.result(shape, names_, columns)
 
     def _passes(self, image: str) -> str:
-        """Return SQL that is true where the image is there and every filter is true of it."""
+        """Return SQL that is true if the image exists and all filters are true for it."""
         if not self.filters:
             return f"({image} is not null)"
         names = {name: f"{image}.{quoted(name)}" for name in self.schema.names}
-        # A case, because its branches are taken in order: nothing is computed of an absent
+        # A case, because its branches are evaluated in order: nothing is computed for a missing
         # image, and a filter can rely on those before it. Null is not true (two-valued).
         branches = []
         for each in self.filters:
@@ -250,11 +250,11 @@ class Scan:
             chosen += [self.moved(names), *self.old_key(names)]
         placed = [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
         if self.calls:
-            placed.append(f"{told_with_place(names)} as _failed")
+            placed.append(f"{failure_with_location(names)} as _failed")
         return placed
 
     def op(self, shape: ChangeImages, names: ChangeSql) -> str:
-        """Return SQL for what the change amounts to; null for one that does not pass."""
+        """Return SQL for the resulting op; null for a change that does not pass."""
         if shape is ChangeImages.BASELINE:
             return f"cast(case when {names.ka} then 0 end as tinyint)"
         if not self.leaves_out:
@@ -262,7 +262,7 @@ class Scan:
         insert, update, delete, truncate = (int(op) for op in Op)
         cases = [f"when {names.op} = {truncate} then {truncate}"]
         if shape.reads_before:
-            # R22: an update without a before image may be either; a target takes both alike.
+            # R22: an update without an image before may be either; targets treat both alike.
             comes = f"{names.op} = {insert} or (not {names.kb} and {names.before} is not null)"
             cases += [
                 f"when {names.ka} then case when {comes} then {insert} else {update} end",
@@ -273,20 +273,20 @@ class Scan:
         if self.inserts_replace:
             cases.append(f"when {names.after} is not null then {delete}")
         elif shape.reads_before:
-            # Without a before image nobody knows whether the target holds the row.
+            # Without an image before, it is not known whether the target has the row.
             cases.append(f"when {names.op} = {update} and {names.before} is null then {delete}")
         return f"cast(case {' '.join(cases)} end as tinyint)"
 
     def absent(self, shape: ChangeImages, names: ChangeSql) -> str:
-        """Return SQL that is true where the result speaks of the row before."""
+        """Return SQL that is true if the result is about the row before."""
         absent = f"{names.after} is null"
         if shape is ChangeImages.MOVES and self.leaves_out and not self.inserts_replace:
-            # A row that leaves the filter as its key changes is gone under its old key.
+            # A row that no longer passes when its key changes is deleted under its old key.
             absent += f" or (not {names.ka} and {names.kb})"
         return absent
 
     def keys(self, shape: ChangeImages, names: ChangeSql) -> dict[str, str]:
-        """Return SQL for the key's columns, from whichever image the row speaks of."""
+        """Return SQL for the key's columns, from the image that the result is about."""
         if not shape.reads_before:
             return {}
         absent = self.absent(shape, names)
@@ -297,10 +297,10 @@ class Scan:
         }
 
     def moved(self, names: ChangeSql) -> str:
-        """Return SQL for whether the row was there under another key."""
+        """Return SQL for whether the row existed under another key."""
         keys = [quoted(name) for name in self.schema.key]
         same = [f"{names.after}.{key} <=> {names.before}.{key}" for key in keys] or ["true"]
-        # With silent replacing a row of the new key may be there, too, even if this one left.
+        # With silent replacement the target may have a row with the new key, even if this one left.
         stays = "true" if self.inserts_replace else names.ka
         return (
             f"(case when {names.after} is null or {names.before} is null then false"
@@ -309,16 +309,16 @@ class Scan:
         )
 
     def old_key(self, names: ChangeSql) -> Iterator[str]:
-        """Yield SQL for the key's columns as they were."""
+        """Yield SQL for the old values of the key's columns."""
         yield from (f"{names.before}.{quoted(key)}" for key in self.schema.key)
 
 
-def told_with_place(names: ChangeSql) -> str:
-    """Return SQL for a failure; with the place of a baseline's row, which has no position."""
-    if not names.place:
+def failure_with_location(names: ChangeSql) -> str:
+    """Return SQL for a failure; for a row of a baseline, with its file and row number."""
+    if not names.location:
         return names.failed
-    # File names are ours, digits and letters, so nothing in them needs escaping.
+    # File names are ours, digits and ASCII characters, so nothing needs escaping.
     return (
         f"concat(left({names.failed}, char_length({names.failed}) - 1),"
-        f""" ', "place": "', {names.place}, '"}}')"""
+        f""" ', "place": "', {names.location}, '"}}')"""
     )

@@ -1,16 +1,16 @@
 """
-A scan in stages: one image after the other in sight, under the columns' own names.
+A scan in stages: one image after the other in scope, under the columns' own names.
 
-Each projection passes on what is known of a change (`kept`) and what is in sight. The image
-before comes first, through the filters, and through the transforms as far as one of them
-may leave rows out (R22: what a function leaves out of the new image alone is a delete).
-Then the image after passes through all of it.
+Each projection passes on what is known about a change (`kept`) and the columns in scope. The image
+before comes first. It passes through the filters, and through the transforms up to the last one
+that may leave out rows (R22: if a function leaves out only the new image, the result is a delete).
+Then the image after passes through all of them.
 
-A function's result is told by a projection of its own, because Spark calls it for every row
-it gets: whether a row is to be computed is settled by then, and the function is shown null
-where it is not.
+The result of a function is computed in a separate projection, because Spark calls the function for
+every row that it gets. By then it is known whether a row is to be computed; if not, the function
+gets null.
 
-With `tried` nothing raises: an expression that would marks its row as bad instead.
+With `tried` nothing raises: an expression that would raise marks its row as bad instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.pipeline.plan.projection import (
     Projection,
     Scan,
     Step,
-    told_with_place,
+    failure_with_location,
 )
 from headrace.pipeline.sql import condition, quoted
 from headrace.pipeline.steps import Derive, Drop, Equals, Prefix, Regex, Rename, Timestamp
@@ -45,31 +45,31 @@ Tried: TypeAlias = "Callable[[Column], Column]"
 Made: TypeAlias = "dict[str, str | Column]"
 
 RECEIPT = -1
-"""In place of an op: the change was given to a frame's function, and must come back."""
+"""Instead of an op: the change was passed to a frame's function, and must come back."""
 
 OTHER_KEY = -2
-"""In place of an op: the frame's function gave the row another key."""
+"""Instead of an op: the frame's function changed the key of the row."""
 
 
 class Stages:
-    """The projections of a scan, in order; a `FrameStep` stands where its function is called."""
+    """The projections of a scan, in order, with a `FrameStep` where its function is called."""
 
     def __init__(self, scan: Scan, shape: ChangeImages, tried: Tried | None = None) -> None:
         self._scan = scan
         self._shape = shape
         self._tried = tried
-        names = ChangeSql.beside({*scan.schema.names, *_new_names(scan.steps)})
+        names = ChangeSql.avoiding({*scan.schema.names, *_new_names(scan.steps)})
         if not shape.reads_before:
             names = replace(names, kb="false")
         if shape is not ChangeImages.BASELINE or not (scan.calls or scan.framed or tried):
-            names = replace(names, place="")
+            names = replace(names, location="")
         self._names = names
         self._kept: list[str] = []
         self._seen: list[str] = []
-        self.around: tuple[list[str], list[str]] = ([], [])
+        self.bypass: tuple[list[str], list[str]] = ([], [])
         """
-        What goes round a frame's function, over what stands before it: the result's first and
-        last columns. A row without op and failure is none.
+        The projection that bypasses a frame's function, over the columns before it: the result's
+        first and last columns. A row without op and failure is dropped.
         """
 
     def projections(self) -> Iterator[Projection | FrameStep]:
@@ -83,18 +83,18 @@ class Stages:
             yield self._scan.result(self._shape, names, columns)
 
     def bad(self) -> Iterator[Projection | FrameStep]:
-        """Yield the stages of a search: position or place, and `bad`, of every row."""
+        """Yield the stages of a search: the position or location, and `bad`, of every row."""
         names = self._names
         yield from self._rows()
-        place = [f"{names.place} as _place"] if names.place else []
+        location = [f"{names.location} as _place"] if names.location else []
         yield [
             f"{names.commit} as _commit", f"{names.ordinal} as _ordinal",
-            *place, f"{names.bad} as bad",
+            *location, f"{names.bad} as bad",
         ]  # fmt: skip
 
     def _rows(self) -> Iterator[Projection | FrameStep]:
         names, scan, before = self._names, self._scan, self._shape.reads_before
-        # R22: of a key alone no filter can be asked; the target may hold the row.
+        # R22: a filter cannot be evaluated for a key alone; the target may have the row.
         before = before and scan.schema.whole_before
         yield self._first("before" if before else "after")
         if before:
@@ -118,8 +118,8 @@ class Stages:
             parts |= {names.before: "before", names.kb: "before is not null"}
         if self._scan.calls:
             parts[names.failed] = "cast(null as string)"
-        if names.place:
-            parts[names.place] = "concat(_metadata.file_name, '/', _metadata.row_index)"
+        if names.location:
+            parts[names.location] = "concat(_metadata.file_name, '/', _metadata.row_index)"
         if self._tried is not None:
             parts[names.bad] = "false"
         self._kept = list(parts)
@@ -138,7 +138,7 @@ class Stages:
         seen: Made | None = None,
         *more: Column,
     ) -> Projection:
-        """Return a projection that passes on everything but what is given anew."""
+        """Return a projection that replaces `kept` and `seen`, and passes on everything else."""
         if seen is None:
             seen = {name: quoted(name) for name in self._seen}
         self._seen = list(seen)
@@ -151,7 +151,7 @@ class Stages:
     # --- filters ----------------------------------------------------------------------------
 
     def _filtered(self, passing: str) -> Iterator[Projection]:
-        """Yield what settles whether the image in sight passes the filters."""
+        """Yield the projections that decide whether the image in scope passes the filters."""
         group: list[Condition] = []
         for each in self._scan.filters:
             if isinstance(each, CallableFunction):
@@ -186,7 +186,7 @@ class Stages:
     # --- transforms -------------------------------------------------------------------------
 
     def _transformed(self, steps: Sequence[Step], passing: str) -> Iterator[Projection | FrameStep]:
-        """Yield a projection or two for each transform, over the columns in sight."""
+        """Yield one or two projections for each transform, over the columns in scope."""
         for step in steps:
             seen: Made = {name: quoted(name) for name in self._seen}
             match step:
@@ -227,7 +227,7 @@ class Stages:
         yield self._stage(self._now_bad(len(guarded)), seen)
 
     def _tries(self, columns: Iterable[Column]) -> Iterator[Column]:
-        """Yield what each of the columns gives, in a struct that is null where it raised."""
+        """Yield the value of each column in a struct, which is null if the expression raised."""
         assert self._tried is not None
         for at, each in enumerate(columns):
             yield self._tried(F.struct(each.alias("v"))).alias(f"{self._names.result}{at}")
@@ -238,7 +238,7 @@ class Stages:
         return {names.bad: f"({names.bad} or {' or '.join(raised)})"}
 
     def _called(self, step: CallableFunction, passing: str, seen: Made) -> Iterator[Projection]:
-        """Yield the call of a function, and what follows from its result."""
+        """Yield the call of a function, and the projection of its result."""
         names = self._names
         result = names.result
         guard = f"{passing} and {names.failed} is null"
@@ -256,18 +256,18 @@ class Stages:
     # --- frames -----------------------------------------------------------------------------
 
     def _framed(self, step: FrameStep) -> Iterator[Projection | FrameStep]:
-        """Yield what the function is given, the function, and what it leaves."""
+        """Yield the input of the function, the function, and the projection of its result."""
         scan, shape, names = self._scan, self._shape, self._names
         op, truncate = scan.op(shape, names), int(Op.TRUNCATE)
         failed = f"{names.failed} is not null" if scan.calls else "false"
-        around = f"{failed} or {op} is null or {op} = {truncate}"
+        bypass = f"{failed} or {op} is null or {op} = {truncate}"
         keys = scan.keys(shape, names)
         parts = {
             "op": op,
             "commit": names.commit,
             "ordinal": names.ordinal,
             "time": names.time,
-            "place": names.place or "cast(null as string)",
+            "place": names.location or "cast(null as string)",
             "moved": scan.moved(names) if shape is ChangeImages.MOVES else "false",
         }
         for at, key in enumerate(scan.schema.key):
@@ -276,7 +276,7 @@ class Stages:
                 parts[f"old{at}"] = f"{names.before}.{quoted(key)}"
         fields = ", ".join(f"'{name}', {sql}" for name, sql in parts.items())
         words = " ".join(f"when {int(op)} then '{op.name.lower()}'" for op in Op)
-        self.around = (
+        self.bypass = (
             [
                 f"cast(case when {failed} or {op} is null then null"
                 f" when {op} = {truncate} then {truncate} else {RECEIPT} end as tinyint)",
@@ -287,8 +287,8 @@ class Stages:
                 ),
             ],
             [
-                *([told_with_place(names)] if scan.calls else []),
-                *([names.place] if names.place else []),
+                *([failure_with_location(names)] if scan.calls else []),
+                *([names.location] if names.location else []),
             ],
         )
         yield [
@@ -297,7 +297,7 @@ class Stages:
             f"{names.commit} as _commit",
             f"{names.ordinal} as _ordinal",
             f"{names.time} as _time",
-            f"case when not ({around}) then named_struct({fields}) end as _change",
+            f"case when not ({bypass}) then named_struct({fields}) end as _change",
         ]
         yield step
         self._names = replace(
@@ -307,7 +307,7 @@ class Stages:
             ordinal=f"{names.change}.ordinal",
             time=f"{names.change}.time",
             ka=f"({names.change}.op <> {int(Op.DELETE)})",
-            place=names.place and f"{names.change}.place",
+            location=names.location and f"{names.change}.place",
         )
         self._kept = [names.change, *([names.failed] if scan.calls else [])]
         self._seen = list(step.names)
@@ -315,7 +315,7 @@ class Stages:
         yield [f"_change as {names.change}", *fine, *map(quoted, step.names)]
 
     def _shown(self, step: FrameStep, op: str, keys: Mapping[str, str]) -> Iterator[str]:
-        """Yield the columns in sight; a delete's are those of the row before it."""
+        """Yield the columns in scope; for a delete, those of the row before it."""
         names = self._names
         gone = f"{names.after} is null or ({op} = {int(Op.DELETE)} and {names.before} is not null)"
         for each in step.before:
@@ -329,7 +329,7 @@ class Stages:
                 yield f"case when {gone} then {before} else {name} end as {name}"
 
     def _framed_result(self, columns: Sequence[str]) -> Projection:
-        """Return the last projection after a frame: what is ours comes back from `_change`."""
+        """Return the last projection after a frame; our own columns come from `_change`."""
         scan, shape, names = self._scan, self._shape, self._names
         change = names.change
         at_key = {key: f"{change}.key{at}" for at, key in enumerate(scan.schema.key)}
@@ -349,9 +349,9 @@ class Stages:
             chosen += [f"{change}.moved", *(f"{change}.old{at}" for at in range(len(at_key)))]
         placed = [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
         if scan.calls:
-            placed.append(f"{told_with_place(names)} as _failed")
-        if names.place:
-            placed.append(f"{names.place} as _place")
+            placed.append(f"{failure_with_location(names)} as _failed")
+        if names.location:
+            placed.append(f"{names.location} as _place")
         return placed
 
 

@@ -1,11 +1,11 @@
 """
 The columns of a segment as Spark reads them, and the Arrow types of Spark's types.
 
-The schema is always given and never inferred (S5): inference opens a file, and Parquet's types do
-not tell a zoned timestamp's meaning as our own do. Only what a plan needs is named in it, so the
-reader leaves out the rest of both images.
+The schema is always passed and never inferred (S5): inference opens a file, and Parquet's types do
+not define the meaning of a zoned timestamp as ours do. It contains only the columns that a plan
+needs, so the reader skips the rest of both images.
 
-The Arrow type that holds values of a Spark type is the same on every version of PySpark.
+The Arrow type for a Spark type is the same with every version of PySpark.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-# In 4.1 an instant is in UTC unless one says otherwise; from 4.2 on its zone has to be named.
+# In 4.1 an instant is in UTC by default; from 4.2 on the time zone must be passed.
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 )
 
 
 def arrow_type(type: DataType) -> pa.DataType:
-    """Return the type, with instants in UTC; raise PySpark's error where there is none."""
+    """Return the Arrow type, with instants in UTC; raise PySpark's error if there is none."""
     return to_arrow_type(type, **_IN_UTC)
 
 
@@ -75,10 +75,10 @@ def segment_schema(
     schema: TableSchema, after: Container[str], before: Container[str] | None
 ) -> t.StructType:
     """
-    Return a segment's columns: positions, these columns of the images.
+    Return a segment's columns: positions, and these columns of the images.
 
-    `before` is None where a plan does not look at that image. An image of which no column
-    is wanted keeps one, because a struct without fields cannot tell null from present.
+    `before` is None if a plan does not read that image. An image of which no column is needed
+    keeps one, because a struct without fields cannot be null.
     """
     fields = [
         t.StructField("_op", t.ByteType()),

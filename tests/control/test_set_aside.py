@@ -122,10 +122,10 @@ def test_an_intent_does_not_outlive_the_place_it_was_meant_for() -> None:
     target.reject(TargetError("Not there"))
     world.put(2)
     run.step()
-    assert run._around.store.intent("orders") is not None
+    assert run.context.store.intent("orders") is not None
     run.set_aside()
     run.step()
-    assert run._around.store.intent("orders") is None
+    assert run.context.store.intent("orders") is None
     world.settle(run)
     assert run.ready
     assert target.rows("orders") == world.source.rows("orders")

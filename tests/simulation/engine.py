@@ -24,10 +24,10 @@ from headrace.errors import HeadraceError, JobCancelled, StorageError
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.retention import LogRetention
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Intent, ProgressStore
 from headrace.storage.files import Files
@@ -235,7 +235,7 @@ class Engine:
             )
 
     def _run(self, name: str, pipeline: Pipeline, runner: ArrowRunner) -> PipelineRun:
-        around = Surroundings(
+        context = RunContext(
             log=self.log,
             runner=runner,
             store=self.store,
@@ -246,7 +246,7 @@ class Engine:
             flush_times=self.recording.flush_times,
         )
         database = self._database
-        return PipelineRun(name, database.name, pipeline, database.traits, around, self._most_rows)
+        return PipelineRun(name, database.name, pipeline, database.traits, context, self._most_rows)
 
     def supersede(self) -> None:
         """Another engine takes over, and this one does not know."""

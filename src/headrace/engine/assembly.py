@@ -18,10 +18,10 @@ from headrace.changelog.reader import LogReader
 from headrace.engine.checks import gathered
 from headrace.engine.state import EngineState
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.lease import Fence
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import care_for
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import give_context
 
@@ -69,7 +69,7 @@ def pipeline_run(
 ) -> PipelineRun:
     """Return the run of a pipeline on the log of its source; neither prepared nor open."""
     assert state.runner is not None, "a pipeline is run after its runner is there"
-    around = Surroundings(
+    context = RunContext(
         log=recording.log,
         runner=state.runner,
         store=state.directory.store,
@@ -80,8 +80,8 @@ def pipeline_run(
         flush_times=recording.flush_times,
         fence=recording.fence,
     )
-    give_context(name, pipeline.target, around)
-    return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)
+    give_context(name, pipeline.target, context)
+    return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)
 
 
 def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:

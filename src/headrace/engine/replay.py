@@ -563,9 +563,9 @@ def replay_pipeline(
             remedy="Give another one: hr.memory().",
             pipeline=pipeline,
         )
-    around = run.around
+    context = run.context
     return _replayed(
-        run.name, run.pipeline, target, around.log, around.runner, start, end, on_progress
+        run.name, run.pipeline, target, context.log, context.runner, start, end, on_progress
     )
 
 

@@ -27,8 +27,8 @@ Long because rows, frames and staged parts must all be delivered in the same saf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,14 +51,13 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.pipeline.batch import BatchFacts, GivesFrames, PreparedPipeline, Runner, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, GivesFrames, PreparedPipeline, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
 from headrace.runtime.info import BatchTimes, Hops
-from headrace.runtime.lease import Fence
 from headrace.runtime.model import Load, Member, TableState
-from headrace.runtime.store import Intent, ProgressStore
-from headrace.storage.files import Files
+from headrace.runtime.run_context import RunContext
+from headrace.runtime.store import Intent
 from headrace.storage.killpoints import (
     EFFECT_DONE,
     INTENT_STORED,
@@ -88,37 +87,6 @@ _ALL = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a run needs of the world around it."""
-
-    log: LogReader
-    runner: Runner
-    store: ProgressStore
-    files: Files
-    """The data directory."""
-
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-
-    wall: Callable[[], float]
-    """Seconds since 1970."""
-
-    ask_baseline: Callable[[str, int], None]
-    """Tell the recorder that a baseline of this table is owed, newer than that number."""
-
-    flush_times: Callable[[int], tuple[float, float] | None]
-    """When an index entry's first change was read, and when it was flushed."""
-
-    fence: Fence = field(default_factory=Fence)
-    """What is closed once another writer has the log."""
-
-    def check(self) -> None:
-        """Raise `Fenced` or `LostLog` where another engine took over."""
-        self.store.check()
-        self.fence.check(self.log.last_entry)
-
-
-@dataclass(frozen=True, slots=True)
 class ComputedRows:
     """One table's share of a batch, as the target takes it."""
 
@@ -133,7 +101,7 @@ class Delivery:
     """Brings batches of one pipeline to its target. For the run's thread alone."""
 
     def __init__(
-        self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, around: Surroundings
+        self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, context: RunContext
     ) -> None:
         self.name = name
         self.changes = 0
@@ -142,7 +110,7 @@ class Delivery:
         self.hops = Hops()
         self._pipeline = pipeline
         self._prepared = prepared
-        self._around = around
+        self._context = context
         self._target = pipeline.target
         traits = pipeline.target.traits
         self.intends = traits.durable and not traits.transactional
@@ -167,7 +135,7 @@ class Delivery:
         self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
     ) -> LogBatch | None:
         """Return what follows `start` for these tables: as it was intended, where it was."""
-        log = self._around.log
+        log = self._context.log
         tables = [member.table for member in taking]
         intent = self._intent
         if intent is not None and intent.after == str(start):
@@ -182,22 +150,22 @@ class Delivery:
 
     def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
         """Take a batch to the target, for all these tables together."""
-        around = self._around
+        context = self._context
         taking = [member for member in taking if member.table in batch.tables]
         if self.intends:
             self._intend(start, batch)
         if self._giving is not None:
             upto = self._give(self._giving, taking, batch)
-            computed_at = around.wall()
+            computed_at = context.wall()
         else:
             computed = {member.table: self._share(member, batch) for member in taking}
-            computed_at = around.wall()
+            computed_at = context.wall()
             reach(JOB_DONE)
             self._keep([letter for each in computed.values() for letter in each.letters])
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
             if self._target.traits.durable:
-                around.check()  # the job may have taken long
+                context.check()  # the job may have taken long
             upto = self._target.write(self._as_batch(batch, computed))
             reach(TARGET_WRITTEN)
         if self.intends:
@@ -208,10 +176,10 @@ class Delivery:
             member.reached = upto
         self.batches += 1
         self.changes += batch.rows
-        times = around.flush_times(batch.entries[1])
+        times = context.flush_times(batch.entries[1])
         if times is not None:
             committed = batch.begun / 1_000_000
-            self.hops.add(BatchTimes(committed, *times, computed_at, around.wall()))
+            self.hops.add(BatchTimes(committed, *times, computed_at, context.wall()))
 
     def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
         """Return one table's share of a batch, computed or staged."""
@@ -232,7 +200,7 @@ class Delivery:
         files = batch.files_of(member.table)
         if not files:
             return ComputedRows(member.nothing)
-        around = self._around
+        context = self._context
         letters: tuple[NewLetter, ...] = ()
         segments: Segments | None = None
         parts = self._parts(member, files)
@@ -248,13 +216,13 @@ class Delivery:
         rows = result.rows
         if result.failures:
             segments = segments or self._segments(batch, files, window)
-            aside = set_aside_in(segments, held, result.failures, around.log.lineage or "")
+            aside = set_aside_in(segments, held, result.failures, context.log.lineage or "")
             rows, letters = without(rows, aside.places), aside.letters
         return ComputedRows(rows, result.truncate, letters)
 
     def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
         """Return the files by schema version, each looked at before Spark reads it."""
-        log = self._around.log
+        log = self._context.log
         by_schema: dict[int, list[File]] = {}
         for file in files:
             if file.unsent:
@@ -294,36 +262,36 @@ class Delivery:
     def _intend(self, start: Position, batch: LogBatch) -> None:
         # Who was taken over from must neither begin a batch nor repeat one: the other engine
         # has, and went on (R31).
-        self._around.check()
+        self._context.check()
         if self._intent is not None and self._intent.after == str(start):
             return  # the same cut as before: it is stored, with its time
-        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
-        self._around.store.intend(self.name, intent)
+        intent = Intent(batch.tables, str(start), str(batch.last), self._context.wall())
+        self._context.store.intend(self.name, intent)
         self._intent = intent
         reach(INTENT_STORED)
 
     def forget_intent(self) -> None:
         """Let go of an intent whose changes a baseline will replace."""
         if self._intent is not None:
-            self._around.store.forget_intent(self.name)
+            self._context.store.forget_intent(self.name)
             self._intent = None
 
     # -- dead letters -----------------------------------------------------------------
 
     def open(self) -> None:
         """Find the dead letters and the intent that the last life left."""
-        around = self._around
-        self._letters = Letters.open(around.files, self.name, around.wall)
-        self._intent = around.store.intent(self.name)
+        context = self._context
+        self._letters = Letters.open(context.files, self.name, context.wall)
+        self._intent = context.store.intent(self.name)
         if self._target.traits.durable:
-            self.tried = around.log.end
+            self.tried = context.log.end
 
     def reopen_letters(self) -> None:
         """Read letters that another engine wrote; raise where that is the later one."""
         if self.letters_stale:
-            around = self._around
-            around.check()
-            self._letters = Letters.open(around.files, self.name, around.wall)
+            context = self._context
+            context.check()
+            self._letters = Letters.open(context.files, self.name, context.wall)
             self.letters_stale = False
 
     @property
@@ -351,13 +319,13 @@ class Delivery:
         known = segments.known()
         if not held:
             return known, ()
-        aside = set_aside_in(segments, held, (), self._around.log.lineage or "")
+        aside = set_aside_in(segments, held, (), self._context.log.lineage or "")
         return known | aside.places, aside.letters
 
     def _segments(
         self, batch: LogBatch, files: Sequence[File], window: BaselineWindow | None = None
     ) -> Segments:
-        return Segments(self._around.log, batch.epoch, files, window, self._every_change)
+        return Segments(self._context.log, batch.epoch, files, window, self._every_change)
 
     def _keep(self, new: Sequence[NewLetter]) -> None:
         if new:
@@ -428,20 +396,20 @@ class Delivery:
         self.changes += batch.rows
 
     def _disown(self, member: Member) -> None:
-        log = self._around.log
+        log = self._context.log
         self.letters.disown(member.table, log.epoch, log.lineage or "")
 
     def _keep_of_baseline(
         self, baseline: Baseline, failures: Sequence[Failure], first: Position
     ) -> None:
         if failures:
-            log = self._around.log
+            log = self._context.log
             new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
             self._keep(new)
 
     def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
         """Return which changes of a batch the baseline's rows may hold; None: none."""
-        window = self._around.log.window(table, baseline)
+        window = self._context.log.window(table, baseline)
         return window if window is not None and window.overlaps(batch.first) else None
 
     # -- frames, and rows that executors prepare --------------------------------------
@@ -458,7 +426,7 @@ class Delivery:
             if not files:
                 continue
             window = self._window(member.table, member.baseline, batch)
-            segments = Segments(self._around.log, batch.epoch, files, window)
+            segments = Segments(self._context.log, batch.epoch, files, window)
             held = self.letters.held(member.table)
             aside = giving.changes(member, batch, self._parts(member, files), segments, held)
             self.jobs += 1

@@ -36,7 +36,7 @@ from headrace.errors import (
     LostLog,
 )
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Delivery, Surroundings
+from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import (
     Again,
     Member,
@@ -48,6 +48,7 @@ from headrace.runtime.model import (
     watermark,
 )
 from headrace.runtime.new_tables import NewTables
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.schema_changes import SchemaChanges
 from headrace.runtime.target_load import Loads
 from headrace.runtime.wal_pressure import PipelineRelease
@@ -77,12 +78,13 @@ class PipelineRun:
         source: str,
         pipeline: Pipeline,
         traits: SourceTraits,
-        around: Surroundings,
+        context: RunContext,
         most_rows: int = MOST_ROWS,
     ) -> None:
         self.name = name
         self.source = source
         self.pipeline = pipeline
+        self.context = context
         self.tables = pipeline.tables
         self.target: Target = pipeline.target
         self.members: tuple[Member, ...] = ()
@@ -92,16 +94,15 @@ class PipelineRun:
         self.stopped = False
         self.wishes = 0
         """Grows with everything that is asked from outside: reason to take a step."""
-        self.prepared = prepared = around.runner.prepare(pipeline, traits)
+        self.prepared = prepared = context.runner.prepare(pipeline, traits)
         """What computes its batches."""
-        self.delivery = Delivery(name, pipeline, prepared, around)
-        self.yielding = PipelineRelease(name, around.store)
+        self.delivery = Delivery(name, pipeline, prepared, context)
+        self.yielding = PipelineRelease(name, context.store)
         self.growing = NewTables(pipeline, prepared)
-        self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
+        self._loads = Loads(name, pipeline, self.delivery, context, most_rows)
         self._evolving = SchemaChanges(
-            name, pipeline, prepared, around, self._owe_all, self._loads.begin_again
+            name, pipeline, prepared, context, self._owe_all, self._loads.begin_again
         )
-        self._around = around
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
         self._attempts = 0
@@ -124,8 +125,8 @@ class PipelineRun:
         if self.stopped:
             return IDLE
         # Before all else, also what somebody wishes: nothing but a new start helps.
-        if self._around.fence.why is not None:
-            self._around.fence.look()
+        if self.context.fence.why is not None:
+            self.context.fence.look()
         try:
             self._take_wishes()
             if self.failed or self.paused:
@@ -173,7 +174,7 @@ class PipelineRun:
         if batch is None:
             self._store_progress()
             return False
-        log = self._around.log
+        log = self.context.log
         if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
             self._quiet_at = None
             return True  # since this step began: it must not go past what is missing
@@ -189,18 +190,18 @@ class PipelineRun:
         return True
 
     def _store_progress(self, *, always: bool = False) -> None:
-        around = self._around
-        due = around.clock() - self._stored_at >= STORE_EVERY
+        context = self.context
+        due = context.clock() - self._stored_at >= STORE_EVERY
         moved = [m for m in self.members if m.following and m.reached > m.stored]
         if not moved or not (always or due):
             return
         for at in sorted({member.reached for member in moved}):
             together = [member for member in moved if member.reached == at]
             names = [member.table for member in together]
-            stored = around.store.advance(self.name, names, around.log.lineage or "", at)
+            stored = context.store.advance(self.name, names, context.log.lineage or "", at)
             for member in together:
                 member.stored = stored
-        self._stored_at = around.clock()
+        self._stored_at = context.clock()
 
     # -- start and end ----------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class PipelineRun:
     def open(self) -> None:
         """Open the target where its stored progress says; volatile ones begin anew."""
         assert self.members or self.pipeline.patterns, "prepare comes first"
-        store, changes = self._around.store, self.pipeline.mode == "changes"
+        store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
         self.paused = store.paused(self.name)
         self.yielding.open()
@@ -240,8 +241,8 @@ class PipelineRun:
 
     def _recall(self, member: Member) -> None:
         """Take up what is stored of a table's progress."""
-        store = self._around.store
-        member.schema_id, member.input = self._around.log.known_as(member.input)
+        store = self.context.store
+        member.schema_id, member.input = self.context.log.known_as(member.input)
         member.stored = store.reached(self.name, member.table)
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
@@ -250,7 +251,7 @@ class PipelineRun:
 
     def _resume_table(self, member: Member) -> None:
         """Take up a table where it stood; what was half loaded is loaded again (H4)."""
-        stored = self._around.store.state(self.name, member.table)
+        stored = self.context.store.state(self.name, member.table)
         if stored is None:
             return
         state, baseline = TableState(stored[0]), stored[1] or 0
@@ -270,12 +271,12 @@ class PipelineRun:
 
     def pause(self) -> None:
         """Do nothing from the next step on; stored, so that a restart keeps to it."""
-        self._around.store.set_paused(self.name, True)
+        self.context.store.set_paused(self.name, True)
         self.paused = True
 
     def resume(self) -> None:
         """Go on after a pause, or try again after a failure."""
-        self._around.store.set_paused(self.name, False)
+        self.context.store.set_paused(self.name, False)
         self.paused = False
         self._attempts = 0
         self.failed = False
@@ -329,11 +330,6 @@ class PipelineRun:
         return min((member.state for member in self.members), key=order.index, default="waiting")
 
     @property
-    def around(self) -> Surroundings:
-        """What it works with: the log, the runner, the store."""
-        return self._around
-
-    @property
     def ready(self) -> bool:
         """Whether readers see every table and nothing is known to be wrong (invariant 9)."""
         return (
@@ -345,7 +341,7 @@ class PipelineRun:
             and all(member.shown for member in self.members)
             # Found by the next step only; until then the rows are those of another history.
             and not any(
-                member.behind_a_gap(self._around.log) or member.owes(self._around.log)
+                member.behind_a_gap(self.context.log) or member.owes(self.context.log)
                 for member in self.members
             )
         )
@@ -364,7 +360,7 @@ class PipelineRun:
 
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
-        log, only = self._around.log, self.pipeline.mode == "changes"
+        log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
         return replace(mark, set_aside=self.yielding.why is not None)
 
@@ -377,7 +373,7 @@ class PipelineRun:
         There is nothing to look at while all tables are live, nothing is requested, and the
         log has grown by changes alone.
         """
-        looked_at = (self.wishes, self._around.log.notices)
+        looked_at = (self.wishes, self.context.log.notices)
         if looked_at == self._quiet_at:
             return False
         self._quiet_at = None
@@ -457,7 +453,7 @@ class PipelineRun:
 
     def _put_back(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
         """Store that these tables wait for a baseline beyond a number, then let them."""
-        self._around.store.set_states(
+        self.context.store.set_states(
             self.name, {each.table: (state, newer) for each, state, newer in moves}
         )
         for each, state, newer in moves:
@@ -483,7 +479,7 @@ class PipelineRun:
 
     def _mind_gaps(self) -> None:
         """Put back what cannot go on: changes are missing, or history was replaced (R1)."""
-        log = self._around.log
+        log = self.context.log
         for member in self.members:
             if member.loads_from_before_a_gap(log):
                 self._loads.begin_again(member)

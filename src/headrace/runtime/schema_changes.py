@@ -22,8 +22,8 @@ from headrace.errors import ColumnsChanged, HeadraceError
 from headrace.observe.logs import logger
 from headrace.pipeline.batch import PreparedPipeline
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.model import Member, TableState
+from headrace.runtime.run_context import RunContext
 from headrace.targets.target import FollowsSchema, SchemaAnswer
 
 _log = logger(__name__)
@@ -39,7 +39,7 @@ class SchemaChanges:
         name: str,
         pipeline: Pipeline,
         prepared: PreparedPipeline,
-        around: Surroundings,
+        context: RunContext,
         load_anew: Callable[[Member, int], None],
         load_again: Callable[[Member], None],
     ) -> None:
@@ -48,7 +48,7 @@ class SchemaChanges:
         self._prepared = prepared
         self._load_anew = load_anew
         self._load_again = load_again
-        self._around = around
+        self._context = context
         self._shown: dict[str, int] = {}
         """Of each table the schema that a person was shown, who lets the pipeline go on with it."""
         self._noted: dict[str, int] = {}
@@ -61,8 +61,8 @@ class SchemaChanges:
         One that takes them in turn begins with the log's, not with those that the source has by
         now: changes from before may be still to be read.
         """
-        log, traits = self._around.log, self._pipeline.target.traits
-        known = self._around.store.columns(self._name, member.table) if traits.durable else None
+        log, traits = self._context.log, self._pipeline.target.traits
+        known = self._context.store.columns(self._name, member.table) if traits.durable else None
         if known is None and traits.columns_in_turn:
             known = log.columns_in_turn(member.table, 0).schema
         if known == 0 and traits.columns_in_turn:
@@ -88,7 +88,7 @@ class SchemaChanges:
             self._note(member)
 
     def _look(self, member: Member) -> None:
-        log, table, since = self._around.log, member.table, member.schema_id
+        log, table, since = self._context.log, member.table, member.schema_id
         if self._pipeline.target.traits.columns_in_turn:
             after = member.reached if member.following else None
             turn = log.columns_in_turn(table, since, after)
@@ -102,7 +102,7 @@ class SchemaChanges:
         """Store the columns of a table before rows are given in them."""
         if self._pipeline.target.traits.durable:
             if self._noted.get(member.table) != member.schema_id:
-                self._around.store.note_columns(self._name, member.table, member.schema_id)
+                self._context.store.note_columns(self._name, member.table, member.schema_id)
             self._noted[member.table] = member.schema_id
 
     def _take(self, member: Member, number: int, schema: TableSchema) -> None:
@@ -129,7 +129,7 @@ class SchemaChanges:
         # A reload that was asked for is still owed.
         owed = member.newer_than if member.state in _OWING else 0
         if changed and policy == "rebaseline":
-            newest = self._around.log.usable_baseline(member.table)
+            newest = self._context.log.usable_baseline(member.table)
             self._load_anew(member, max(owed, newest.baseline if newest else 0))
         elif answer == "reload":
             # From the log: it knows whether its rows are still right, or else that one is owed.

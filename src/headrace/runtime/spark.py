@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
+from headrace.runtime.run_context import RunContext
 from headrace.spark_session.s3a import s3_needs
 from headrace.spark_session.settings import merged
 from headrace.storage.files import Files
@@ -71,11 +71,11 @@ def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: File
     return replace(options, conf=merged(options.conf, wanted))
 
 
-def give_context(name: str, target: Target, around: Surroundings) -> None:
+def give_context(name: str, target: Target, context: RunContext) -> None:
     """Give a target what it needs of the engine, if it needs anything besides rows."""
     if not isinstance(target, NeedsContext):
         return
-    runner = around.runner if isinstance(around.runner, HasSpark) else None
+    runner = context.runner if isinstance(context.runner, HasSpark) else None
 
     def spark() -> SparkAccess:
         if runner is None:
@@ -86,10 +86,10 @@ def give_context(name: str, target: Target, around: Surroundings) -> None:
         TargetContext(
             spark=spark,
             pipeline=name,
-            files=around.files,
-            clock=around.wall,
-            lineage=lambda: around.log.lineage or "",
-            check=around.check,
+            files=context.files,
+            clock=context.wall,
+            lineage=lambda: context.log.lineage or "",
+            check=context.check,
         )
     )
 

@@ -15,8 +15,9 @@ from headrace.changelog.entries import Baseline
 from headrace.changelog.position import Position
 from headrace.errors import ChangesMissing, HeadraceError
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Delivery, Surroundings
+from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import Load, Member, TableState, may_move
+from headrace.runtime.run_context import RunContext
 from headrace.storage.killpoints import BASELINE_LOADED, TABLE_SWITCHED, reach
 
 
@@ -37,7 +38,7 @@ class Loads:
         name: str,
         pipeline: Pipeline,
         delivery: Delivery,
-        around: Surroundings,
+        context: RunContext,
         most_rows: int,
     ) -> None:
         self.members: tuple[Member, ...] = ()
@@ -46,14 +47,14 @@ class Loads:
         self._name = name
         self._pipeline = pipeline
         self._delivery = delivery
-        self._around = around
+        self._context = context
         self._most_rows = most_rows
         self._durable = pipeline.target.traits.durable
         self._goal: Position | None = None
 
     def load_one(self) -> bool:
         """Load a table whose baseline is there; ask for those that are missing."""
-        log, changes = self._around.log, self._pipeline.mode == "changes"
+        log, changes = self._context.log, self._pipeline.mode == "changes"
         if changes and log.gap is None:
             return False  # the log has not begun: there is no place to begin at
         found: tuple[Member, Baseline] | None = None
@@ -65,7 +66,7 @@ class Loads:
                 return True
             baseline = log.usable_baseline(member.table)
             if baseline is None or not is_newer(baseline, member.newer_than):
-                self._around.ask_baseline(member.table, member.newer_than)
+                self._context.ask_baseline(member.table, member.newer_than)
             elif not member.following or member.knows(log, baseline.files):
                 # One that follows goes on with its changes until these columns have their turn.
                 found = found or (member, baseline)
@@ -101,11 +102,11 @@ class Loads:
 
     def _begin_without_baseline(self, member: Member) -> None:
         """Begin with the changes that come from here on; or, rebuilt, that came since then."""
-        log = self._around.log
+        log = self._context.log
         # Held before the place is chosen: who decided without knowing of it let go of no more
         # than there was then (R27).
         member.loads_from = log.end
-        at = self._around.store.origin(self._name, member.table, log.end)
+        at = self._context.store.origin(self._name, member.table, log.end)
         # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
         elsewhere = member.lineage not in (None, log.lineage) or not log.floor <= at <= log.end
         if elsewhere or log.gap_after(at) is not None or log.lacks(member.table, at):
@@ -129,12 +130,12 @@ class Loads:
             if goal is None or load is None or load.reached >= goal:
                 continue
             worked = True
-            batch = self._around.log.next_batch(
+            batch = self._context.log.next_batch(
                 member.table, load.reached, self._most_rows, upto=goal
             )
             if batch is None:
                 load.reached = goal  # nothing of anybody lies between
-            elif member.knows(self._around.log, batch.files):
+            elif member.knows(self._context.log, batch.files):
                 # Otherwise since this step began: its columns are followed first.
                 self._delivery.catch_up(member, load, batch)
         return worked
@@ -148,7 +149,7 @@ class Loads:
         # the log's end as it is now: after a restart the log goes on far beyond H, and a
         # reader who has seen its end must not be shown the past.
         loads = [member.load for member in self.members if not member.shown]
-        end = self._around.log.end
+        end = self._context.log.end
         if self._goal is None and loads and all(load and load.last <= end for load in loads):
             self._goal = end
         return self._goal
@@ -165,7 +166,7 @@ class Loads:
             if member.load is not None
             and member.load.may_be_shown(goal)
             # A gap that came since this step began lies before the goal.
-            and not member.loads_from_before_a_gap(self._around.log)
+            and not member.loads_from_before_a_gap(self._context.log)
         ]
         alone = not any(member.following for member in self.members)
         if alone and len(arrived) < sum(not member.shown for member in self.members):
@@ -177,7 +178,7 @@ class Loads:
     def _switch(self, arrived: Sequence[tuple[Member, Load]], at: Position) -> None:
         # Positions keep an old engine's rows out of a target, but not its baseline, which
         # would put the table back to where it was (invariant 4).
-        self._around.check()
+        self._context.check()
         # Whatever fails from here on, these tables are loaded again: nothing is half shown.
         for member, _ in arrived:
             member.load = None
@@ -213,7 +214,7 @@ class Loads:
     def _settle(self, member: Member, at: Position, baseline: int) -> None:
         """Note that the target's table is, or begins with, this baseline, at `at`."""
         state = TableState.COMPLETE if self._pipeline.mode == "baseline" else TableState.LIVE
-        store, lineage = self._around.store, self._around.log.lineage
+        store, lineage = self._context.store, self._context.log.lineage
         if self._durable:
             store.settle(self._name, member.table, lineage or "", at, state, baseline)
             member.stored = at
@@ -240,7 +241,7 @@ class Loads:
         if new == member.state:
             return
         assert may_move(member.state, new), f"{member.state} → {new}"
-        self._around.store.set_state(self._name, member.table, new, baseline)
+        self._context.store.set_state(self._name, member.table, new, baseline)
         member.state = new
 
     def missing(self, member: Member) -> ChangesMissing:

@@ -17,24 +17,21 @@ The plan is made from the index alone, before anything is given to a target. A b
 cut where the part begins and ends, and for a target that records every change also where a table
 is emptied: a pipeline's target need not receive rows that are gone in the same batch, but such a
 target is asked for all of them.
-
-Long because the plan, the run and both ways to start one depend on the same bounds of the part.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.changelog.change import Op
-from headrace.changelog.entries import Baseline, File, Gap
+from headrace.changelog.entries import Baseline, Gap
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.ranges import (
@@ -44,12 +41,11 @@ from headrace.changelog.ranges import (
     before,
     flushes,
     missing,
-    places_outside,
     span,
 )
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.deadletters.hold import HeldChanges, Segments, baseline_letters, set_aside_in, without
+from headrace.deadletters.hold import Segments, baseline_letters
 from headrace.deadletters.letter import NewLetter
 from headrace.errors import (
     BadTransform,
@@ -60,13 +56,14 @@ from headrace.errors import (
     PositionExpired,
     TooManyFailed,
 )
-from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
+from headrace.pipeline.batch import PreparedPipeline, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.result import Failure, RowReference, result_schema
-from headrace.runtime.delivery import refuse_unknown, within_baseline
+from headrace.pipeline.result import Failure
+from headrace.runtime.delivery import ComputedRows, TableJobs, target_batch
+from headrace.runtime.model import Member
 from headrace.runtime.new_tables import own_tables
 from headrace.storage.s3 import storage_of
-from headrace.targets.target import Batch, Loading, TakesFrames, Target
+from headrace.targets.target import Loading, TakesFrames, Target
 
 if TYPE_CHECKING:
     from headrace.engine.state import EngineState
@@ -127,23 +124,17 @@ class Replayed:
 class ReplayTable:
     """One table of a replay."""
 
-    name: TableName
-    schema: TableSchema
-    output: TableSchema
+    member: Member
     baseline: Baseline | None
     since: Position
-    """Changes up to here are not for the target: they are in the baseline, or not asked for."""
+    """Changes up to here are skipped: they are in the baseline, or were not asked for."""
 
     loading: Loading | None = None
     held: dict[bytes, Position] = field(default_factory=dict)
     """Keys whose changes are left out from there on: one of them could not be computed (R30)."""
 
-    @property
-    def nothing(self) -> pa.Table:
-        return result_schema(self.output).empty_table()
-
     def emptied(self, at: Position) -> None:
-        """Forget what was held for rows that are gone."""
+        """Forget the keys that were held before a truncate."""
         self.held = {key: since for key, since in self.held.items() if since > at}
 
 
@@ -185,10 +176,10 @@ def planned(
     changes = _counted(name, log, taken, part)
     tables = {}
     for table, schema in taken.items():
-        output = prepared.output(schema)
         baseline = baselines.get(table)
         since = part.after if baseline is None else baseline.window[0]
-        tables[table] = ReplayTable(table, schema, output, baseline, since)
+        member = Member(table, schema, prepared.output(schema))
+        tables[table] = ReplayTable(member, baseline, since)
     return ReplayPlan(part, tables, sum(each.rows for each in baselines.values()), changes)
 
 
@@ -270,6 +261,7 @@ class Replay:
         self._prepared = prepared
         self._on_progress = on_progress
         self._most_rows = most_rows
+        self._jobs = TableJobs(log, prepared)
         self._keyed = target.traits.keyed
         self._tables: dict[TableName, ReplayTable] = {}
         self._read = self._of = (0, 0)
@@ -282,7 +274,7 @@ class Replay:
         plan = planned(self._name, self._log, self._pipeline, self._prepared, start, end)
         part, self._tables = plan.part, plan.tables
         self._of = (plan.rows, plan.changes)
-        outputs = {name: table.output for name, table in self._tables.items()}
+        outputs = {name: table.member.output for name, table in self._tables.items()}
         self._target.check(outputs)
         self._target.open(outputs, dict.fromkeys(outputs, ORIGIN))
         numbers = [each.baseline.baseline for each in self._tables.values() if each.baseline]
@@ -314,34 +306,32 @@ class Replay:
     # -- baselines ----------------------------------------------------------------------------
 
     def _load(self, part: Span) -> None:
-        for table in self._tables.values():
+        for name, table in self._tables.items():
             number = 0 if table.baseline is None else table.baseline.baseline
-            table.loading = self._target.load(table.name, number)
+            table.loading = self._target.load(name, number)
             if table.baseline is not None:
                 self._load_rows(table, table.baseline, table.loading)
             if table.baseline is None or not self._keyed:
-                # A target with a row a key is shown when it is exact; for others all is one.
+                # Only a target with one row per key has to wait until the table is exact.
                 table.loading.switch(table.since)
                 table.loading = None
-        self._tell(part.after)
+        self._report(part.after)
 
     def _load_rows(self, table: ReplayTable, baseline: Baseline, loading: Loading) -> None:
-        failures: list[Failure] = []
-        before = 0
-        for part in self._parts(table, baseline.files, table.since):
-            for loaded in self._prepared.baseline(part):
-                loading.write(loaded.rows)
-                failures += within_baseline(loaded.failures, before)
-                self._rows += loaded.rows.num_rows
-                # A filter leaves rows out: what was read is not known before all of it was.
-                self._read = (self._rows, 0)
-                self._tell(table.since)
-            before += len(part.paths)
+        files, failures = baseline.files, list[Failure]()
+        with _located(table.member.table, table.since):
+            parts = self._jobs.parts(table.member, files)
+        for loaded in self._jobs.baseline(parts):
+            loading.write(loaded.rows)
+            failures += loaded.failures
+            self._rows += loaded.rows.num_rows
+            # A filter drops rows: how many were read is only known at the end.
+            self._read = (self._rows, 0)
+            self._report(table.since)
         self._read = (self._of[0], 0)
-        number = baseline.baseline
-        self._hold(
-            table, baseline_letters(self._log, baseline.files, failures, number, table.since)
-        )
+        letters = baseline_letters(self._log, files, failures, baseline.baseline, table.since)
+        self._failed += len(letters)
+        self._hold(table, letters)
 
     def _show(self, at: Position) -> None:
         for table in self._tables.values():
@@ -359,16 +349,12 @@ class Replay:
 
     def _follow(self, part: Span) -> None:
         for batch in self._batches(part):
-            segments = {
-                name: Segments(self._log, batch.epoch, batch.files_of(name), self._window(table))
-                for name, table in self._tables.items()
-            }
-            for piece, emptied in self._pieces(batch, segments, part):
-                self._give(batch, segments, piece)
+            for piece, emptied in self._pieces(batch, part):
+                self._write(batch, piece)
                 if emptied:
-                    self._empty(batch.epoch, after(piece.last), emptied)
+                    self._truncate(batch.epoch, after(piece.last), emptied)
             self._read = (self._read[0], self._read[1] + batch.rows)
-            self._tell(min(batch.last, part.last))
+            self._report(min(batch.last, part.last))
 
     def _batches(self, part: Span) -> Iterator[LogBatch]:
         """Yield the batches of the log that lie in a part, or reach into it."""
@@ -384,21 +370,14 @@ class Replay:
                 yield batch
             at = batch.last
 
-    def _window(self, table: ReplayTable) -> BaselineWindow | None:
-        """Return in which commits the baseline's rows are ahead, where that must not show (R11)."""
-        if self._keyed or table.baseline is None:
-            return None
-        return self._log.window(table.name, table.baseline.baseline)
-
-    def _pieces(
-        self, batch: LogBatch, segments: Mapping[TableName, Segments], part: Span
-    ) -> Iterator[tuple[Span, list[TableName]]]:
-        """Yield the parts of a batch, each with the tables that are emptied right behind it."""
+    def _pieces(self, batch: LogBatch, part: Span) -> Iterator[tuple[Span, list[TableName]]]:
+        """Yield the parts of a batch, each with the tables that are truncated right after it."""
         first, last = max(batch.first, part.first), min(batch.last, part.last)
         if not self._keyed and batch.has_truncates:
             ends: dict[Position, list[TableName]] = {}
             for name, table in self._tables.items():
-                for at in _truncates(segments[name]):
+                window = self._window(table, batch)
+                for at in _truncates(self._jobs.segments(batch, batch.files_of(name), window)):
                     if at > table.since and first <= at <= last:
                         ends.setdefault(at, []).append(name)
             for at, emptied in sorted(ends.items()):
@@ -406,80 +385,59 @@ class Replay:
                 first = after(at)
         yield Span(first, last), []
 
-    def _give(self, batch: LogBatch, segments: Mapping[TableName, Segments], piece: Span) -> None:
-        rows: dict[TableName, pa.Table] = {}
-        truncates: dict[TableName, Position] = {}
-        for name, table in self._tables.items():
-            rows[name], emptied = self._computed(table, batch, segments[name], piece)
-            if emptied is not None:
-                truncates[name] = emptied
-                table.emptied(emptied)
-            self._changes += rows[name].num_rows
-        made = Batch(
-            id=f"{self._name}/replay/{piece.first}/{piece.last}",
-            epoch=batch.epoch,
-            first=piece.first,
-            last=piece.last,
-            tables=rows,
-            truncates=truncates,
-        )
-        loading = [table for table in self._tables.values() if table.loading is not None]
-        for table in loading:
-            assert table.loading is not None
-            name = table.name
-            own = {name: truncates[name]} if name in truncates else {}
-            table.loading.catch_up(replace(made, tables={name: rows[name]}, truncates=own))
+    def _write(self, batch: LogBatch, piece: Span) -> None:
+        """Bring a part of a batch to the target, or to the tables that it is loading."""
+        computed = {
+            name: self._computed(table, batch, piece) for name, table in self._tables.items()
+        }
+        batch_id = f"{self._name}/replay/{piece.first}/{piece.last}"
+        made = target_batch(batch_id, batch.epoch, piece.first, piece.last, computed)
+        for name, at in made.truncates.items():
+            self._tables[name].emptied(at)
+        self._changes += sum(rows.num_rows for rows in made.tables.values())
+        loading = {n: table.loading for n, table in self._tables.items() if table.loading}
+        for name, each in loading.items():
+            own = {name: made.truncates[name]} if name in made.truncates else {}
+            each.catch_up(replace(made, tables={name: made.tables[name]}, truncates=own))
         if not loading:
             self._target.write(made)
 
-    def _empty(self, epoch: int, at: Position, emptied: Sequence[TableName]) -> None:
-        """Tell a target that writes down every change of one that empties tables."""
+    def _truncate(self, epoch: int, at: Position, emptied: Sequence[TableName]) -> None:
+        """Give a truncate to a target that records every change."""
         for name in emptied:
             self._tables[name].emptied(at)
-        self._target.write(
-            Batch(
-                id=f"{self._name}/replay/{at}",
-                epoch=epoch,
-                first=at,
-                last=at,
-                tables={name: self._tables[name].nothing for name in emptied},
-                truncates=dict.fromkeys(emptied, at),
-            )
-        )
+        truncated = {
+            name: ComputedRows(self._tables[name].member.nothing, (at.commit, at.ordinal))
+            for name in emptied
+        }
+        self._target.write(target_batch(f"{self._name}/replay/{at}", epoch, at, at, truncated))
 
-    def _computed(
-        self, table: ReplayTable, batch: LogBatch, segments: Segments, piece: Span
-    ) -> tuple[pa.Table, Position | None]:
-        files = segments.files
+    def _computed(self, table: ReplayTable, batch: LogBatch, piece: Span) -> ComputedRows:
+        """Compute one table's share of a part of a batch, without what is left out by key."""
         wanted = Span(max(piece.first, after(table.since)), piece.last)
-        # Verified before any of it is read, so that a damaged one is named with its place.
-        parts = self._parts(table, files, max(batch.first, wanted.first))
-        out = set(segments.known())
-        if batch.first < wanted.first or batch.last > wanted.last:
-            for _, rows in segments.read():
-                out.update(places_outside(rows, batch.epoch, wanted))
-        if len(out) >= sum(file.rows for file in files):
-            return table.nothing, None
-        lineage = self._log.lineage or ""
-        aside = set_aside_in(segments, table.held, (), lineage) if table.held else HeldChanges()
-        facts = BatchFacts.of(files, batch.first, batch.last)
-        facts = replace(facts, without=frozenset(out) | aside.places)
-        result = self._prepared.rows(parts, facts)
-        found = result.rows
-        if result.failures:
-            aside = set_aside_in(segments, table.held, result.failures, lineage)
-            found = without(found, aside.places)
-        letters = [each for each in aside.letters if _place(each.position) not in out]
-        # One that a truncate made history has no letter, and failed all the same.
-        known = {_place(each.position) for each in letters}
-        self._failed += sum(failure.place not in known for failure in result.failures)
-        self._hold(table, letters)
-        emptied = None if result.truncate is None else Position(batch.epoch, *result.truncate)
-        return found, emptied
+        whole = wanted.first <= batch.first and batch.last <= wanted.last
+        with _located(table.member.table, max(batch.first, wanted.first)):
+            computed = self._jobs.changes(
+                table.member,
+                batch,
+                table.held,
+                window=self._window(table, batch),
+                part=None if whole else wanted,
+            )
+        # A failed change that a truncate covers has no dead letter, and failed all the same.
+        self._failed += computed.failed
+        self._failed += sum(letter.kind == "behind" for letter in computed.letters)
+        self._hold(table, computed.letters)
+        return computed
+
+    def _window(self, table: ReplayTable, batch: LogBatch) -> BaselineWindow | None:
+        """Return which changes the baseline's rows hold, if the target must not get them (R11)."""
+        if self._keyed or table.baseline is None:
+            return None
+        return self._jobs.window(table.member.table, table.baseline.baseline, batch)
 
     def _hold(self, table: ReplayTable, letters: Sequence[NewLetter]) -> None:
         """Leave out what follows these by key, unless they are more than the pipeline allows."""
-        self._failed += len(letters)
         for letter in letters:
             for key in letter.keys:
                 table.held[key] = min(letter.position, table.held.get(key, letter.position))
@@ -494,31 +452,7 @@ class Replay:
                 limit=limit,
             )
 
-    def _parts(self, table: ReplayTable, files: Sequence[File], at: Position) -> list[SegmentGroup]:
-        """Return the files by schema version, each looked at before it is computed from."""
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            try:
-                self._log.verify(file)
-            except CorruptSegment as error:
-                error.facts = {**error.facts, "table": file.table, "position": str(at)}
-                raise
-            if file.unsent:
-                refuse_unknown(self._log, file, self._prepared, table.schema)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            SegmentGroup(
-                self._log.schema(table.name, schema_id),
-                tuple(self._log.path(file) for file in listed),
-                tuple(file.rows for file in listed),
-                sum(file.marked for file in listed),
-                table.schema,
-                tuple(file.bytes for file in listed),
-            )
-            for schema_id, listed in by_schema.items()
-        ]
-
-    def _tell(self, position: Position) -> None:
+    def _report(self, position: Position) -> None:
         (rows, changes), (of_rows, of_changes) = self._read, self._of
         self._on_progress(ReplayProgress(rows, of_rows, changes, of_changes, position))
 
@@ -536,8 +470,14 @@ def _truncates(segments: Segments) -> list[Position]:
     ]
 
 
-def _place(position: Position) -> RowReference:
-    return position.commit, position.ordinal
+@contextmanager
+def _located(table: TableName, at: Position) -> Iterator[None]:
+    """Add table and position to the error of a damaged segment."""
+    try:
+        yield
+    except CorruptSegment as error:
+        error.facts = {**error.facts, "table": table, "position": str(at)}
+        raise
 
 
 # --- starting a replay ----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ Long because rows, frames and staged parts must all be delivered in the same saf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ import pyarrow as pa
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.ranges import Span
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.hold import (
@@ -51,7 +52,13 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.pipeline.batch import BatchFacts, GivesFrames, PreparedPipeline, SegmentGroup
+from headrace.pipeline.batch import (
+    BatchFacts,
+    GivesFrames,
+    LoadedRows,
+    PreparedPipeline,
+    SegmentGroup,
+)
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
 from headrace.runtime.info import BatchTimes, Hops
@@ -80,21 +87,207 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# --- delivery -------------------------------------------------------------------------------------
-
-_ALL = 1 << 40
-"""No limit: a batch that was cut once is cut the same way again."""
+# --- what one table is given ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """One table's share of a batch, as the target takes it."""
+    """One table's share of a batch, in the form that the target takes."""
 
     rows: pa.Table
     truncate: RowReference | None = None
     letters: tuple[NewLetter, ...] = ()
+    failed: int = 0
+    """Changes that could not be computed; one that a later truncate covers has no dead letter."""
+
     staged: object = None
-    """What the target made of the rows elsewhere; they are not among `rows` then."""
+    """What the target made of the rows on the executors; `rows` is empty then."""
+
+
+def target_batch(
+    batch_id: str,
+    epoch: int,
+    first: Position,
+    last: Position,
+    computed: Mapping[str, ComputedRows],
+) -> Batch:
+    """Return computed tables as the batch that a target takes."""
+    return Batch(
+        id=batch_id,
+        epoch=epoch,
+        first=first,
+        last=last,
+        tables={table: each.rows for table, each in computed.items()},
+        truncates={
+            table: Position(epoch, *each.truncate)
+            for table, each in computed.items()
+            if each.truncate is not None
+        },
+        staged={t: each.staged for t, each in computed.items() if each.staged is not None},
+    )
+
+
+class TableJobs:
+    """
+    Computes batches and baselines of one table at a time, by jobs of the pipeline's runner.
+
+    Used by `Delivery` and by replay. It stores nothing: dead letters are returned.
+    """
+
+    def __init__(
+        self, log: LogReader, prepared: PreparedPipeline, *, every_change: bool = False
+    ) -> None:
+        self.count = 0
+        """Jobs that were run."""
+        self._log = log
+        self._prepared = prepared
+        self._every_change = every_change
+
+    def changes(
+        self,
+        member: Member,
+        batch: LogBatch,
+        held: Held,
+        since: Position = ORIGIN,
+        window: BaselineWindow | None = None,
+        part: Span | None = None,
+    ) -> ComputedRows:
+        """
+        Run one table's job for a batch; changes that fail or are held are parked.
+
+        Changes up to `since`, those that `window` says are in the baseline, and those outside
+        `part` are left out.
+        """
+        files = batch.files_of(member.table)
+        if not files:
+            return ComputedRows(member.nothing)
+        letters: tuple[NewLetter, ...] = ()
+        segments: Segments | None = None
+        parts = self.parts(member, files)
+        facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
+        if held or window is not None or part is not None:
+            segments = self.segments(batch, files, window, part)
+            left_out, letters = self._left_out(segments, held)
+            if part is not None and len(left_out) >= facts.rows:
+                return ComputedRows(member.nothing, None, letters)
+            facts = replace(facts, without=left_out)
+        result = self._prepared.rows(parts, facts)
+        self.count += 1
+        if batch.first <= since:
+            result = _beyond(result, (since.commit, since.ordinal))
+        rows = result.rows
+        if result.failures:
+            segments = segments or self.segments(batch, files, window, part)
+            aside = set_aside_in(segments, held, result.failures, self._log.lineage or "")
+            rows, letters = without(rows, aside.places), aside.letters
+        return ComputedRows(rows, result.truncate, letters, len(result.failures))
+
+    def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
+        """Yield the rows of a baseline; failures refer to (file, row) of the whole baseline."""
+        before = 0
+        for part in parts:
+            for loaded in self._prepared.baseline(part):
+                self.count += 1
+                yield replace(loaded, failures=tuple(within_baseline(loaded.failures, before)))
+            before += len(part.paths)
+
+    def parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
+        """Return the files by schema version, each verified before Spark reads it."""
+        log = self._log
+        by_schema: dict[int, list[File]] = {}
+        for file in files:
+            # Spark would read a damaged file as far as it goes; the index has its checksum.
+            log.verify(file)
+            if file.unsent:
+                refuse_unknown(log, file, self._prepared, member.input)
+            by_schema.setdefault(file.schema, []).append(file)
+        return [
+            SegmentGroup(
+                log.schema(files[0].table, schema_id),
+                tuple(log.path(file) for file in of_schema),
+                tuple(file.rows for file in of_schema),
+                sum(file.marked for file in of_schema),
+                member.input,
+                tuple(file.bytes for file in of_schema),
+            )
+            for schema_id, of_schema in by_schema.items()
+        ]
+
+    def segments(
+        self,
+        batch: LogBatch,
+        files: Sequence[File],
+        window: BaselineWindow | None = None,
+        part: Span | None = None,
+    ) -> Segments:
+        """Return one table's files of a batch, to be read on the driver if need be."""
+        return Segments(self._log, batch.epoch, files, window, self._every_change, part)
+
+    def window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
+        """Return which changes of a batch the baseline's rows may hold; None if it holds none."""
+        window = self._log.window(table, baseline)
+        return window if window is not None and window.overlaps(batch.first) else None
+
+    def _left_out(
+        self, segments: Segments, held: Held
+    ) -> tuple[frozenset[RowReference], tuple[NewLetter, ...]]:
+        """Return the changes that a job must not read, and the dead letters of held ones."""
+        known = segments.known()
+        if not held:
+            return known, ()
+        aside = set_aside_in(segments, held, (), self._log.lineage or "")
+        return known | aside.places, aside.letters
+
+
+def _beyond(result: JobResult, place: RowReference) -> JobResult:
+    """
+    Return what a batch that begins before F adds to the baseline.
+
+    Changes up to F are in its rows. Applying them again is only harmless if all of them can be
+    computed: a failed one would leave an earlier state of its row.
+    """
+    truncate = result.truncate
+    return replace(
+        result,
+        rows=beyond(result.rows, place),
+        truncate=truncate if truncate is not None and truncate > place else None,
+        failures=tuple(failure for failure in result.failures if failure.place > place),
+    )
+
+
+def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
+    """Return failures of a part with their file counted from the baseline's first file."""
+    return [
+        replace(failure, place=(failure.place[0] + before, failure.place[1]))
+        for failure in failures
+    ]
+
+
+def refuse_unknown(
+    log: LogReader, file: File, prepared: PreparedPipeline, schema: TableSchema
+) -> None:
+    """
+    Raise `UnknownValue` if a change of a segment lacks a value that the pipeline needs.
+
+    The value would become null at the target. A column that the pipeline drops, and that no
+    step reads, may be missing.
+    """
+    if not file.unsent:
+        return
+    rows = log.rows(file)
+    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
+    if unknown := lacking & prepared.needs(schema):
+        raise UnknownValue(
+            "A value that did not change was not sent by the source",
+            table=file.table,
+            columns=[column.name for column in schema.columns if column.field in unknown],
+        )
+
+
+# --- delivery -------------------------------------------------------------------------------------
+
+_ALL = 1 << 40
+"""No limit: a batch that was cut once is cut the same way again."""
 
 
 class Delivery:
@@ -106,7 +299,6 @@ class Delivery:
         self.name = name
         self.changes = 0
         self.batches = 0
-        self.jobs = 0
         self.hops = Hops()
         self._pipeline = pipeline
         self._prepared = prepared
@@ -115,7 +307,8 @@ class Delivery:
         traits = pipeline.target.traits
         self.intends = traits.durable and not traits.transactional
         """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
-        self._keyed, self._every_change = traits.keyed, traits.every_change
+        self._keyed = traits.keyed
+        self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
         self.tried = ORIGIN
         """How far a durable target may be: a write whose answer was lost may have been done."""
         self.letters_stale = False
@@ -128,6 +321,11 @@ class Delivery:
                 raise BadTransform("This runner has no frames for the target", pipeline=name)
             self._giving = FrameDelivery(name, pipeline.target, prepared)
         self._staging = staged_batches(name, pipeline.target, prepared)
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs were run."""
+        return self._jobs.count
 
     # -- changes ----------------------------------------------------------------------
 
@@ -186,76 +384,11 @@ class Delivery:
         if self._staging is not None and self._stages(batch.files_of(member.table)):
             return self._stage(member, batch)
         held = self._held(member) if self.letters.written else {}
-        return self._compute(member, batch, held)
-
-    def _compute(
-        self,
-        member: Member,
-        batch: LogBatch,
-        held: dict[bytes, Position],
-        since: Position = ORIGIN,
-        window: BaselineWindow | None = None,
-    ) -> ComputedRows:
-        """Run one table's job; what cannot be computed, or is held, is set aside."""
-        files = batch.files_of(member.table)
-        if not files:
-            return ComputedRows(member.nothing)
-        context = self._context
-        letters: tuple[NewLetter, ...] = ()
-        segments: Segments | None = None
-        parts = self._parts(member, files)
-        facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
-        if held or window is not None:
-            segments = self._segments(batch, files, window)
-            left_out, letters = self._left_out(segments, held)
-            facts = replace(facts, without=left_out)
-        result = self._prepared.rows(parts, facts)
-        self.jobs += 1
-        if batch.first <= since:
-            result = _beyond(result, (since.commit, since.ordinal))
-        rows = result.rows
-        if result.failures:
-            segments = segments or self._segments(batch, files, window)
-            aside = set_aside_in(segments, held, result.failures, context.log.lineage or "")
-            rows, letters = without(rows, aside.places), aside.letters
-        return ComputedRows(rows, result.truncate, letters)
-
-    def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
-        """Return the files by schema version, each looked at before Spark reads it."""
-        log = self._context.log
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            if file.unsent:
-                refuse_unknown(log, file, self._prepared, member.input)
-            # Spark would read a damaged file as far as it goes; the index knows better.
-            log.verify(file)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            SegmentGroup(
-                log.schema(files[0].table, schema_id),
-                tuple(log.path(file) for file in of_schema),
-                tuple(file.rows for file in of_schema),
-                sum(file.marked for file in of_schema),
-                member.input,
-                tuple(file.bytes for file in of_schema),
-            )
-            for schema_id, of_schema in by_schema.items()
-        ]
+        return self._jobs.changes(member, batch, held)
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
-        return Batch(
-            id=f"{self.name}/{batch.first}/{batch.last}",
-            epoch=batch.epoch,
-            first=batch.first,
-            last=batch.last,
-            tables={table: each.rows for table, each in computed.items()},
-            truncates={
-                table: Position(batch.epoch, *each.truncate)
-                for table, each in computed.items()
-                if each.truncate is not None
-            },
-            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
-        )
+        batch_id = f"{self.name}/{batch.first}/{batch.last}"
+        return target_batch(batch_id, batch.epoch, batch.first, batch.last, computed)
 
     # -- intents ----------------------------------------------------------------------
 
@@ -312,21 +445,6 @@ class Delivery:
         # own baseline count, whatever the one that is loaded has to be newer than.
         return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
 
-    def _left_out(
-        self, segments: Segments, held: dict[bytes, Position]
-    ) -> tuple[frozenset[RowReference], tuple[NewLetter, ...]]:
-        """Return what a job must not read: what the target has, and what is held, with letters."""
-        known = segments.known()
-        if not held:
-            return known, ()
-        aside = set_aside_in(segments, held, (), self._context.log.lineage or "")
-        return known | aside.places, aside.letters
-
-    def _segments(
-        self, batch: LogBatch, files: Sequence[File], window: BaselineWindow | None = None
-    ) -> Segments:
-        return Segments(self._context.log, batch.epoch, files, window, self._every_change)
-
     def _keep(self, new: Sequence[NewLetter]) -> None:
         if new:
             keep(self.letters, new, self._pipeline, self.name)
@@ -355,21 +473,17 @@ class Delivery:
         """Bring a baseline's rows to the target, beside what is there."""
         self._disown(member)
         failures: list[Failure] = []
-        parts = self._parts(member, baseline.files)
+        parts = self._jobs.parts(member, baseline.files)
         if self._stages(baseline.files) and (rows := stages(loading)) is not None:
             assert self._staging is not None
-            self.jobs += len(parts)
+            self._jobs.count += len(parts)
             number = baseline.baseline
             failures = self._staging.baseline(member.table, number, first, parts, rows)
             self._keep_of_baseline(baseline, failures, first)
             return
-        before = 0
-        for part in parts:
-            for loaded in self._prepared.baseline(part):
-                self.jobs += 1
-                loading.write(loaded.rows)
-                failures += within_baseline(loaded.failures, before)
-            before += len(part.paths)
+        for loaded in self._jobs.baseline(parts):
+            loading.write(loaded.rows)
+            failures += loaded.failures
         self._keep_of_baseline(baseline, failures, first)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
@@ -378,8 +492,8 @@ class Delivery:
         self._disown(member)
         # Of an empty table too: the function must hear that the rows it had are gone, since a
         # truncate that the copy has seen is not given again (R11).
-        parts = self._parts(member, baseline.files) or [SegmentGroup(member.input, ())]
-        self.jobs += len(parts)
+        parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
+        self._jobs.count += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
 
@@ -387,8 +501,8 @@ class Delivery:
         """Apply changes since F to what is being loaded."""
         held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
         # Who keeps one row a key may be told twice; others have the seen commits already (R11).
-        window = None if self._keyed else self._window(member.table, load.baseline, batch)
-        computed = self._compute(member, batch, held, load.first, window)
+        window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
+        computed = self._jobs.changes(member, batch, held, load.first, window)
         self._keep(self.letters.not_emptied(computed.letters))
         self._clear_truncated(batch, {member.table: computed})
         load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
@@ -407,11 +521,6 @@ class Delivery:
             new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
             self._keep(new)
 
-    def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
-        """Return which changes of a batch the baseline's rows may hold; None: none."""
-        window = self._context.log.window(table, baseline)
-        return window if window is not None and window.overlaps(batch.first) else None
-
     # -- frames, and rows that executors prepare --------------------------------------
 
     @property
@@ -425,11 +534,11 @@ class Delivery:
             files = batch.files_of(member.table)
             if not files:
                 continue
-            window = self._window(member.table, member.baseline, batch)
+            window = self._jobs.window(member.table, member.baseline, batch)
             segments = Segments(self._context.log, batch.epoch, files, window)
             held = self.letters.held(member.table)
-            aside = giving.changes(member, batch, self._parts(member, files), segments, held)
-            self.jobs += 1
+            aside = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
+            self._jobs.count += 1
             self._keep(aside.letters)
             if (emptied := segments.truncated_at()) is not None:
                 self.letters.clear(member.table, emptied, "truncate")
@@ -443,60 +552,12 @@ class Delivery:
         """Let executors prepare one table's share; what cannot be computed is set aside."""
         assert self._staging is not None
         files = batch.files_of(member.table)
-        segments = self._segments(batch, files)
-        parts, held = self._parts(member, files), self._held(member)
+        segments = self._jobs.segments(batch, files)
+        parts, held = self._jobs.parts(member, files), self._held(member)
         staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
-        self.jobs += 1
+        self._jobs.count += 1
         truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return ComputedRows(member.nothing, truncate, aside.letters, staged)
-
-
-def _beyond(result: JobResult, place: RowReference) -> JobResult:
-    """
-    Return what a batch that reaches over F adds to the baseline.
-
-    Changes up to there are in its rows, and to do them again is only harmless where all of
-    them can be computed: one that fails would leave the row before it.
-    """
-    truncate = result.truncate
-    return replace(
-        result,
-        rows=beyond(result.rows, place),
-        truncate=truncate if truncate is not None and truncate > place else None,
-        failures=tuple(failure for failure in result.failures if failure.place > place),
-    )
-
-
-def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
-    """Return failures of a part by their place in the baseline: `before` files come before it."""
-    return [
-        replace(failure, place=(failure.place[0] + before, failure.place[1]))
-        for failure in failures
-    ]
-
-
-# --- values that the source did not send ----------------------------------------------------------
-
-
-def refuse_unknown(
-    log: LogReader, file: File, prepared: PreparedPipeline, schema: TableSchema
-) -> None:
-    """
-    Raise `UnknownValue` where a change of a segment was sent without a value that is needed.
-
-    Taken as it is, the value would become null at the target. A column that the pipeline
-    drops, and that no step of it reads, may be missing.
-    """
-    if not file.unsent:
-        return
-    rows = log.rows(file)
-    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
-    if unknown := lacking & prepared.needs(schema):
-        raise UnknownValue(
-            "A value that did not change was not sent by the source",
-            table=file.table,
-            columns=[column.name for column in schema.columns if column.field in unknown],
-        )
+        return ComputedRows(member.nothing, truncate, aside.letters, staged=staged)
 
 
 # --- frames for a user's function -----------------------------------------------------------------

@@ -1,22 +1,21 @@
 """
-Replay: a part of the log brought to another target, beside the pipeline that follows it.
+Replay: part of the log is delivered to another target while the pipeline continues.
 
 ```
- plan (index alone) ─▶ baselines, where it begins with them ─▶ batches ─▶ the target shows them
+ plan (index only) ─▶ baselines, if it begins with them ─▶ batches ─▶ the target shows them
 ```
 
-A replay goes through the pipeline's own filters and transforms, as jobs of its own. Nothing of
-the live pipeline is touched: neither its progress, nor its letters, nor its target. It ends
-where the log ended when it began, or at the end that was given.
+A replay runs the pipeline's own filters and transforms, in jobs of its own (`TableJobs`). It does
+not touch the live pipeline: neither its progress, nor its dead letters, nor its target. It ends at
+the given end, or where the log ended when the replay began.
 
-Without a start it begins with the table's baseline, and its result is what the pipeline's own
-target held at the end; with one it is changes alone. A row that cannot be computed is left out
-with all that follows it by key, as the pipeline itself does (R30), and counted.
+Without a start, it begins with the table's baseline, and the result is what the pipeline's target
+held at the end. With a start, it has changes only. A row that cannot be computed is left out and
+counted, with all later changes of its key, as in the pipeline (R30).
 
-The plan is made from the index alone, before anything is given to a target. A batch of the log is
-cut where the part begins and ends, and for a target that records every change also where a table
-is emptied: a pipeline's target need not receive rows that are gone in the same batch, but such a
-target is asked for all of them.
+The plan is made from the index only, before the target is opened. A batch of the log is cut where
+the part begins and ends. For a target that records every change, it is also cut at each truncate:
+the target of a pipeline does not need rows that are deleted in the same batch, but this one does.
 """
 
 from __future__ import annotations
@@ -81,41 +80,41 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far a replay is; its changes are counted by whole flushes."""
+    """The progress of a replay; changes are counted by whole flushes."""
 
     rows: int
     of_rows: int
-    """Rows of baselines that were read, and how many there are."""
+    """Rows of baselines read so far, and in total."""
 
     changes: int
     of_changes: int
-    """Changes that were read, and how many there are."""
+    """Changes read so far, and in total."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did."""
+    """The result of a replay."""
 
     pipeline: str
     tables: tuple[TableName, ...]
     target: Target
     first: Position
-    """The first position that it looked at."""
+    """The first position of the replayed part."""
 
     position: Position
-    """Where it ended: the target is as of here."""
+    """Where it ended: the target has the state of this position."""
 
     baseline_rows: int
     changes: int
-    """Rows of baselines, and of changes, that the target was given: filtered and transformed."""
+    """Rows that the target received from baselines and from changes, after filters."""
 
     failed: int
-    """Changes that could not be computed, and those behind them: the target has none of them."""
+    """Changes that could not be computed, and later ones of their keys: not in the target."""
 
     rows: int | None
-    """Rows that the target shows; None where that cannot be told."""
+    """Rows in the target; None if the target cannot count them."""
 
     seconds: float
 
@@ -145,10 +144,10 @@ class ReplayPlan:
     part: Span
     tables: dict[TableName, ReplayTable]
     rows: int
-    """Of the baselines it begins with."""
+    """In the baselines that it begins with."""
 
     changes: int
-    """Of the flushes that it has to look at."""
+    """In the flushes that it has to read."""
 
 
 def planned(
@@ -160,10 +159,10 @@ def planned(
     end: Moment | None,
 ) -> ReplayPlan:
     """
-    Return what is to be replayed between the two; None: the baseline, and the log's end.
+    Return what to replay from `start` to `end`; None means the baseline, and the log's end.
 
-    Raises `PositionExpired` where the log does not reach back so far, `ChangesMissing` where it
-    has a gap in between, and what is wrong with the pipeline's steps.
+    Raises `PositionExpired` if the log does not go back that far, `ChangesMissing` if it has a
+    gap in between, and any error in the pipeline's steps.
     """
     taken = _taken(log, pipeline)
     part = span(log, list(taken), start, end)
@@ -184,10 +183,10 @@ def planned(
 
 
 def _taken(log: LogReader, pipeline: Pipeline) -> dict[TableName, TableSchema]:
-    """Return the tables of a pipeline with the newest columns that the log knows of them."""
+    """Return the tables of a pipeline, each with its newest schema in the log."""
     for name in pipeline.tables:
         log.schema(name)
-    # A table of which all was read late has no newest one, but a last one.
+    # A table that was only read late has no current schema, but a last one.
     known = {name: log.schema(name, log.columns(name, 0).schema or None) for name in log.tables()}
     return own_tables(pipeline, known)
 
@@ -196,16 +195,16 @@ def _baseline(log: LogReader, table: TableName, last: Position) -> Baseline:
     found = log.usable_baseline(table)
     if found is None:
         raise PositionExpired(
-            "The log has no baseline of this table to begin with",
-            remedy="Give a start to replay changes alone, or let an engine take a baseline.",
+            "The log has no baseline of this table",
+            remedy="Give a start to replay only changes, or run the engine to take a baseline.",
             table=table,
         )
     exact = found.window[1]
-    # By commit: H may stand for any place within its last one.
+    # By commit: H may be any position within its last commit.
     if (last.epoch, last.commit) < (exact.epoch, exact.commit):
         raise PositionExpired(
-            "The log's baseline is newer than the end that was asked for",
-            remedy="Give a start, too, to replay changes alone; or a later end.",
+            "The table's baseline is newer than the requested end",
+            remedy="Give a start as well to replay only changes, or a later end.",
             table=table,
             asked=str(last),
             baseline=str(exact),
@@ -214,7 +213,7 @@ def _baseline(log: LogReader, table: TableName, last: Position) -> Baseline:
 
 
 def _counted(name: str, log: LogReader, taken: Mapping[TableName, TableSchema], part: Span) -> int:
-    """Return how many changes there are; raise where some are missing."""
+    """Return the number of changes; raise if some are missing."""
     count = 0
     for found in flushes(log, list(taken), part):
         if isinstance(found, Gap):
@@ -228,8 +227,8 @@ def _counted(name: str, log: LogReader, taken: Mapping[TableName, TableSchema], 
 
 def _lost(name: str, **facts: object) -> ChangesMissing:
     return ChangesMissing(
-        "The log lost changes within what is to be replayed",
-        remedy="Replay what lies before that, or what lies behind it.",
+        "The log has a gap within the requested range",
+        remedy="Replay the range before the gap, or the range after it.",
         pipeline=name,
         **facts,
     )
@@ -238,11 +237,11 @@ def _lost(name: str, **facts: object) -> ChangesMissing:
 # --- the run --------------------------------------------------------------------------------------
 
 MOST_ROWS = 400_000
-"""A batch's limit, as of a pipeline at work."""
+"""The limit of a batch, as in a running pipeline."""
 
 
 class Replay:
-    """One replay; for one thread. `prepared` is its own, and has nothing of the live pipeline."""
+    """One replay, for one thread. `prepared` is not shared with the live pipeline."""
 
     def __init__(
         self,
@@ -265,11 +264,11 @@ class Replay:
         self._keyed = target.traits.keyed
         self._tables: dict[TableName, ReplayTable] = {}
         self._read = self._of = (0, 0)
-        """Rows of baselines and changes: read so far, and in all."""
+        """Rows of baselines and changes: read so far, and in total."""
         self._rows = self._changes = self._failed = 0
 
     def run(self, start: Moment | None, end: Moment | None) -> Replayed:
-        """Replay what lies between the two; None stands for the baseline, and the log's end."""
+        """Replay from `start` to `end`; None means the baseline, and the log's end."""
         began = time.monotonic()
         plan = planned(self._name, self._log, self._pipeline, self._prepared, start, end)
         part, self._tables = plan.part, plan.tables
@@ -357,13 +356,13 @@ class Replay:
             self._report(min(batch.last, part.last))
 
     def _batches(self, part: Span) -> Iterator[LogBatch]:
-        """Yield the batches of the log that lie in a part, or reach into it."""
+        """Yield the batches of the log that overlap a part."""
         at = part.after
         names = list(self._tables)
         while at < part.last:
             batch = self._log.next_batch(names, at, self._most_rows, upto=part.last)
             if batch is None:
-                batch = self._log.next_batch(names, at, 1)  # one that reaches over the end
+                batch = self._log.next_batch(names, at, 1)  # one that extends beyond the end
                 if batch is None or batch.first > part.last:
                     return
             if batch.files:
@@ -437,7 +436,7 @@ class Replay:
         return self._jobs.window(table.member.table, table.baseline.baseline, batch)
 
     def _hold(self, table: ReplayTable, letters: Sequence[NewLetter]) -> None:
-        """Leave out what follows these by key, unless they are more than the pipeline allows."""
+        """Leave out later changes of these keys; raise if the pipeline allows fewer."""
         for letter in letters:
             for key in letter.keys:
                 table.held[key] = min(letter.position, table.held.get(key, letter.position))
@@ -446,7 +445,7 @@ class Replay:
         held = sum(len(each.held) for each in self._tables.values())
         if held > limit:
             raise TooManyFailed(
-                f"{held} rows cannot be computed, and {limit} are allowed",
+                f"{held} rows cannot be computed; the limit is {limit}",
                 pipeline=self._name,
                 keys=held,
                 limit=limit,
@@ -458,7 +457,7 @@ class Replay:
 
 
 def _truncates(segments: Segments) -> list[Position]:
-    """Return where a table was emptied."""
+    """Return the positions of a table's truncates."""
     if not any(file.truncates for file in segments.files):
         return []
     return [
@@ -499,8 +498,8 @@ def replay_pipeline(
         raise NotRunning("The engine has stopped", pipeline=pipeline)
     if any(target is each.target for each in state.pipelines):
         raise BadTransform(
-            "The target is one that a pipeline keeps up to date",
-            remedy="Give another one: hr.memory().",
+            "The target belongs to a pipeline of this engine",
+            remedy="Use a new target, such as hr.memory().",
             pipeline=pipeline,
         )
     context = run.context
@@ -520,7 +519,7 @@ def replay_log(
     end: Moment | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> Replayed:
-    """Replay from the log in a data directory, without an engine; one may run there."""
+    """Replay from the log in a data directory, without an engine; one may be running there."""
     log = LogReader.open(storage_of(data), pipeline.source.name)
     return _replayed(name, pipeline, target, log, runner, start, end, on_progress)
 
@@ -540,7 +539,7 @@ def _replayed(
     made = target_named(target) if isinstance(target, str) else target
     if isinstance(made, TakesFrames):
         raise BadTransform(
-            "A replay has no frames for a target",
+            "A replay cannot write DataFrames to this target",
             remedy="Replay into memory, a RowTarget, parquet:DIR or jsonl:FILE.",
             pipeline=name,
         )

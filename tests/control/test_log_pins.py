@@ -294,7 +294,7 @@ def test_one_that_can_be_loaded_anew_keeps_nothing_and_that_is_said_once(
     care.look()
     assert Position.parse(line.sent[0].prune) == world.log.end
     assert told == [
-        "log is pruned beyond a pipeline that does not run: it will be loaded anew"
+        "log is pruned past a pipeline that does not run: it will be loaded again"
     ] * int(durable)
 
 

@@ -90,12 +90,12 @@ class ShakyStore(ProgressStore):
     def _fault(self) -> bool:
         fault = self.faults.popleft() if self.faults else "none"
         if fault == "before":
-            raise StorageError("Control state cannot be written")
+            raise StorageError("control.sqlite could not be written")
         return fault == "after"
 
     def _lose(self, done: bool) -> None:
         if done:
-            raise StorageError("Control state may have been written")
+            raise StorageError("control.sqlite may have been written")
 
 
 class Segments:
@@ -333,14 +333,14 @@ class Engine:
             for driven in self.driven
             if driven.pause is None
             or self.log.last_entry > driven.seen
-            or driven.run.wishes > driven.heeded
+            or driven.run.requests > driven.heeded
             or self._clock() >= driven.due
         ]
 
     def drive(self, driven: Driven) -> None:
         """Do what the engine's loop does once."""
         run = driven.run
-        driven.seen, driven.heeded = self.log.last_entry, run.wishes
+        driven.seen, driven.heeded = self.log.last_entry, run.requests
         try:
             driven.pause = run.step()
         except HeadraceError as error:

@@ -1,24 +1,26 @@
 """
-Delivery of the log's batches to a pipeline's target: computed, parked, intended, written.
+Delivery of the log's batches to a pipeline's target: intent, jobs, dead letters, write.
 
 ```
  next_batch ─▶ (intent) ─▶ Spark job a table ─▶ dead letters ─▶ target.write ─▶ reached
                stored       rows that failed      synced                        (stored by the run)
 ```
 
-The order is the safety. An intent is stored before the first effect on a target that has
-no transactions (R25), a dead letter before the target has anything of its batch, or before
-the intent is done where the target is a function (R30), and progress covers writes that
-have returned, never more than these (invariant 2).
+The order makes it safe. An intent is stored before the first effect on a target without
+transactions (R25). A dead letter is stored before the target has anything of its batch; if the
+target is a function, before the intent is completed (R30). Progress only covers writes that have
+returned (invariant 2).
+
+`TableJobs` computes the rows of one table and stores nothing; replay uses it, too.
 
 A target that is a user's function of DataFrames receives batches and baselines as frames
 (`FrameDelivery`). Nothing is collected: what the function does with a frame is its effect. Each
-frame has an id, which comes again with the same rows after a crash (R25).
+frame has an id; after a crash the same rows come again with the same id (R25).
 
-The rows of large batches and baselines do not come to the driver: executors prepare them
-(`StagedBatches`; R24, S4). The target is given the frame and makes parts of it by tasks; it then
-commits the parts that receipts name. A row that cannot be computed is found and left out as for
-any other target.
+The rows of large batches and baselines are not sent to the driver: executors prepare them
+(`StagedBatches`; R24, S4). The target receives the frame, writes parts of it in tasks, and then
+commits the parts that are named by receipts. A row that cannot be computed is found and left out
+as for any other target.
 
 A change that lacks a value which its target needs stops the pipeline (R21).
 
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# --- what one table is given ----------------------------------------------------------------------
+# --- the rows of one table ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,8 @@ class TableJobs:
         rows = result.rows
         if result.failures:
             segments = segments or self.segments(batch, files, window, part)
-            aside = set_aside_in(segments, held, result.failures, self._log.lineage or "")
-            rows, letters = without(rows, aside.places), aside.letters
+            parked = set_aside_in(segments, held, result.failures, self._log.lineage or "")
+            rows, letters = without(rows, parked.places), parked.letters
         return ComputedRows(rows, result.truncate, letters, len(result.failures))
 
     def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
@@ -235,8 +237,8 @@ class TableJobs:
         known = segments.known()
         if not held:
             return known, ()
-        aside = set_aside_in(segments, held, (), self._log.lineage or "")
-        return known | aside.places, aside.letters
+        parked = set_aside_in(segments, held, (), self._log.lineage or "")
+        return known | parked.places, parked.letters
 
 
 def _beyond(result: JobResult, place: RowReference) -> JobResult:
@@ -287,11 +289,11 @@ def refuse_unknown(
 # --- delivery -------------------------------------------------------------------------------------
 
 _ALL = 1 << 40
-"""No limit: a batch that was cut once is cut the same way again."""
+"""No limit: an intended batch is cut at the same position again."""
 
 
 class Delivery:
-    """Brings batches of one pipeline to its target. For the run's thread alone."""
+    """Delivers batches of one pipeline to its target. Only for the run's thread."""
 
     def __init__(
         self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, context: RunContext
@@ -306,19 +308,19 @@ class Delivery:
         self._target = pipeline.target
         traits = pipeline.target.traits
         self.intends = traits.durable and not traits.transactional
-        """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
+        """Whether a batch must be repeated exactly (R25); a volatile target is rebuilt instead."""
         self._keyed = traits.keyed
         self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
         self.tried = ORIGIN
-        """How far a durable target may be: a write whose answer was lost may have been done."""
+        """The position that a durable target may have: a write without an answer may be done."""
         self.letters_stale = False
-        """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
+        """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._intent: Intent | None = None
         self._letters: Letters | None = None
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
-                raise BadTransform("This runner has no frames for the target", pipeline=name)
+                raise BadTransform("The runner cannot pass DataFrames to the target", pipeline=name)
             self._giving = FrameDelivery(name, pipeline.target, prepared)
         self._staging = staged_batches(name, pipeline.target, prepared)
 
@@ -332,7 +334,7 @@ class Delivery:
     def next_batch(
         self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
     ) -> LogBatch | None:
-        """Return what follows `start` for these tables: as it was intended, where it was."""
+        """Return the batch after `start` for these tables; an intended batch is cut as before."""
         log = self._context.log
         tables = [member.table for member in taking]
         intent = self._intent
@@ -342,12 +344,12 @@ class Delivery:
             return log.next_batch(again, start, _ALL, upto, most_files=_ALL)
         batch = log.next_batch(tables, start, most_rows, ahead)
         if batch is None and ahead is not None:
-            # A flush reaches over where the others stand: these go first, and are waited for.
+            # A flush extends past the position of the other tables: these tables go first.
             batch = log.next_batch(tables, start, 1)
         return batch
 
     def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
-        """Take a batch to the target, for all these tables together."""
+        """Deliver a batch to the target, for all these tables together."""
         context = self._context
         taking = [member for member in taking if member.table in batch.tables]
         if self.intends:
@@ -363,13 +365,13 @@ class Delivery:
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
             if self._target.traits.durable:
-                context.check()  # the job may have taken long
+                context.check()  # the job may have taken long: another engine may have taken over
             upto = self._target.write(self._as_batch(batch, computed))
             reach(TARGET_WRITTEN)
         if self.intends:
             reach(EFFECT_DONE)
             self._intent = None
-        # Invariant 2: progress speaks of the write that has returned, never ahead of it.
+        # Invariant 2: progress covers writes that have returned, never more.
         for member in taking:
             member.reached = upto
         self.batches += 1
@@ -393,18 +395,18 @@ class Delivery:
     # -- intents ----------------------------------------------------------------------
 
     def _intend(self, start: Position, batch: LogBatch) -> None:
-        # Who was taken over from must neither begin a batch nor repeat one: the other engine
-        # has, and went on (R31).
+        # A superseded engine must neither begin a batch nor repeat one: the other engine has
+        # done so, and has continued (R31).
         self._context.check()
         if self._intent is not None and self._intent.after == str(start):
-            return  # the same cut as before: it is stored, with its time
+            return  # the same batch as before: it is stored, with its time
         intent = Intent(batch.tables, str(start), str(batch.last), self._context.wall())
         self._context.store.intend(self.name, intent)
         self._intent = intent
         reach(INTENT_STORED)
 
     def forget_intent(self) -> None:
-        """Let go of an intent whose changes a baseline will replace."""
+        """Delete an intent whose changes a baseline will replace."""
         if self._intent is not None:
             self._context.store.forget_intent(self.name)
             self._intent = None
@@ -412,7 +414,7 @@ class Delivery:
     # -- dead letters -----------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the dead letters and the intent that the last life left."""
+        """Read the dead letters and the intent of the previous run."""
         context = self._context
         self._letters = Letters.open(context.files, self.name, context.wall)
         self._intent = context.store.intent(self.name)
@@ -420,7 +422,7 @@ class Delivery:
             self.tried = context.log.end
 
     def reopen_letters(self) -> None:
-        """Read letters that another engine wrote; raise where that is the later one."""
+        """Read dead letters that another engine wrote; raise if that engine is the newer one."""
         if self.letters_stale:
             context = self._context
             context.check()
@@ -435,14 +437,14 @@ class Delivery:
 
     @property
     def letter_count(self) -> int:
-        """How many letters are not superseded; 0 before they are found."""
+        """The number of dead letters that are not superseded; 0 before they are read."""
         return self._letters.count if self._letters is not None else 0
 
     def _held(self, member: Member) -> dict[bytes, Position]:
         if member.state != TableState.RELOADING:
             return self.letters.held(member.table)
-        # Letters of what is loaded beside the table speak of other rows than it has. Those of its
-        # own baseline count, whatever the one that is loaded has to be newer than.
+        # Dead letters of the baseline that is being loaded are for other rows than the table has.
+        # Those of its own baseline count, whatever number the new one must exceed.
         return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
 
     def _keep(self, new: Sequence[NewLetter]) -> None:
@@ -457,11 +459,11 @@ class Delivery:
                 self.letters.clear(table, at, "truncate")
 
     def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
-        """Let go of what a newer baseline covers, and what was held for it (R30)."""
+        """Clear dead letters that a newer baseline covers, and release their keys (R30)."""
         self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
 
     def drop_letters(self) -> None:
-        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
+        """Clear all dead letters: the pipeline was dropped, and holds no keys."""
         if self._letters is not None:
             far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
             for table in sorted({letter.table for letter in self._letters.all()}):
@@ -470,7 +472,7 @@ class Delivery:
     # -- baselines --------------------------------------------------------------------
 
     def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
-        """Bring a baseline's rows to the target, beside what is there."""
+        """Load a baseline's rows into the target; readers do not see them yet."""
         self._disown(member)
         failures: list[Failure] = []
         parts = self._jobs.parts(member, baseline.files)
@@ -487,20 +489,21 @@ class Delivery:
         self._keep_of_baseline(baseline, failures, first)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
-        """Give a baseline's rows to the user's function, in pieces."""
+        """Pass a baseline's rows to the user's function, in pieces."""
         assert self._giving is not None
         self._disown(member)
-        # Of an empty table too: the function must hear that the rows it had are gone, since a
-        # truncate that the copy has seen is not given again (R11).
+        # For an empty table too: the function must learn that its previous rows are gone, since a
+        # truncate that the copy has seen is not delivered again (R11).
         parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
         self._jobs.count += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
-        """Apply changes since F to what is being loaded."""
+        """Apply changes since F to a table that is being loaded."""
         held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
-        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
+        # With one row per key a repeated change is harmless; others must not get commits that
+        # the baseline contains (R11).
         window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
         computed = self._jobs.changes(member, batch, held, load.first, window)
         self._keep(self.letters.not_emptied(computed.letters))
@@ -529,7 +532,7 @@ class Delivery:
         return self._giving is not None
 
     def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
-        """Let the user's function have each table's share as a frame."""
+        """Pass each table's share to the user's function as a frame."""
         for member in taking:
             files = batch.files_of(member.table)
             if not files:
@@ -537,34 +540,34 @@ class Delivery:
             window = self._jobs.window(member.table, member.baseline, batch)
             segments = Segments(self._context.log, batch.epoch, files, window)
             held = self.letters.held(member.table)
-            aside = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
+            parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
-            self._keep(aside.letters)
+            self._keep(parked.letters)
             if (emptied := segments.truncated_at()) is not None:
                 self.letters.clear(member.table, emptied, "truncate")
         return batch.last
 
     def _stages(self, files: Sequence[File]) -> bool:
-        """Whether executors prepare these rows, and the driver does not see them."""
+        """Whether executors prepare these rows, without sending them to the driver."""
         return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
 
     def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
-        """Let executors prepare one table's share; what cannot be computed is set aside."""
+        """Have executors prepare one table's share; changes that fail are parked."""
         assert self._staging is not None
         files = batch.files_of(member.table)
         segments = self._jobs.segments(batch, files)
         parts, held = self._jobs.parts(member, files), self._held(member)
-        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
+        staged, emptied, parked = self._staging.changes(member, batch, parts, segments, held)
         self._jobs.count += 1
         truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return ComputedRows(member.nothing, truncate, aside.letters, staged=staged)
+        return ComputedRows(member.nothing, truncate, parked.letters, staged=staged)
 
 
 # --- frames for a user's function -----------------------------------------------------------------
 
 
 class FrameDelivery:
-    """Lets the function of one pipeline have its frames."""
+    """Passes frames to the user's function of one pipeline."""
 
     def __init__(self, name: str, target: TakesFrames, prepared: GivesFrames) -> None:
         self._name = name
@@ -574,12 +577,12 @@ class FrameDelivery:
     def baseline(
         self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
     ) -> list[Failure]:
-        """Give a baseline's rows, in pieces; return those that cannot be computed."""
+        """Pass a baseline's rows, in pieces; return those that cannot be computed."""
         given = before = 0
 
         def take(frame: DataFrame, piece: int) -> None:
             nonlocal given
-            given = before + piece  # those of each part are counted from 1
+            given = before + piece  # the pieces of each part are counted from 1
             stem = f"{self._name}/{table}/baseline-{number}/{given}"
             about = FrameBatch(stem, self._name, table, first, first, number, given)
             self._target.write_frame(frame, about)
@@ -602,21 +605,21 @@ class FrameDelivery:
         segments: Segments,
         held: Held,
     ) -> HeldChanges:
-        """Give one table's share of a batch; return what was set aside."""
+        """Pass one table's share of a batch; return the changes that were parked."""
         lineage = segments.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
+        parked = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
         seen = segments.known()
         if batch.first <= member.reached:
-            seen |= segments.upto(member.reached)  # they are in the baseline it was given
+            seen |= segments.upto(member.reached)  # they are in the baseline that it received
 
-        def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
-            nonlocal aside
-            aside = set_aside_in(segments, held, failures, lineage)
-            # Before a truncate there are no letters, but the rows fail all the same.
-            return seen | aside.places | {failure.place for failure in failures}
+        def blocked_by(failures: Sequence[Failure]) -> frozenset[RowReference]:
+            nonlocal parked
+            parked = set_aside_in(segments, held, failures, lineage)
+            # Changes before a truncate have no dead letters, but they fail all the same.
+            return seen | parked.places | {failure.place for failure in failures}
 
         about = FrameBatch(
-            # By baseline: after a reload the same changes may come again, as others.
+            # With the baseline: after a reload the same range is another batch.
             f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
             self._name,
             member.table,
@@ -624,21 +627,21 @@ class FrameDelivery:
             batch.last,
         )
         facts = BatchFacts.of(segments.files, batch.first, batch.last)
-        facts = replace(facts, without=seen | aside.places)
+        facts = replace(facts, without=seen | parked.places)
         self._prepared.give(
             parts,
             facts,
-            behind,
+            blocked_by,
             lambda frame: self._target.write_frame(frame, about),
         )
-        return aside
+        return parked
 
 
 # --- frames that executors prepare ----------------------------------------------------------------
 
 
 class StagedBatches:
-    """Lets the target of one pipeline stage frames. For the run's thread alone."""
+    """Stages frames for the target of one pipeline. Only for the run's thread."""
 
     def __init__(self, name: str, target: StagesFrames, prepared: GivesFrames) -> None:
         self._target = target
@@ -648,7 +651,7 @@ class StagedBatches:
         self._staged: object = None
 
     def wants(self, rows: int) -> bool:
-        """Whether so many rows are too many for the driver."""
+        """Whether this number of rows is too large for the driver."""
         return rows >= self._target.staged_from
 
     def changes(
@@ -659,10 +662,10 @@ class StagedBatches:
         segments: Segments,
         held: Held,
     ) -> tuple[object, Position | None, HeldChanges]:
-        """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
+        """Stage one table's share of a batch; return it, its last truncate, and parked changes."""
         self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
-        aside = self._giving.changes(member, batch, parts, segments, held)
-        return self._staged, self._emptied, aside
+        parked = self._giving.changes(member, batch, parts, segments, held)
+        return self._staged, self._emptied, parked
 
     def baseline(
         self,
@@ -677,7 +680,7 @@ class StagedBatches:
         return self._giving.baseline(table, number, first, parts)
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a frame; the same again, without rows that failed, takes its place."""
+        """Take a frame; the same frame without failed rows replaces it."""
         if self._loading is not None:
             self._loading.stage(frame, batch.piece or 0)
         else:
@@ -685,12 +688,12 @@ class StagedBatches:
 
 
 def staged_batches(name: str, target: Target, prepared: PreparedPipeline) -> StagedBatches | None:
-    """Return what stages for a pipeline; None where its target, or the runner, cannot."""
+    """Return the staging of a pipeline; None if its target or the runner cannot stage."""
     if isinstance(target, StagesFrames) and isinstance(prepared, GivesFrames):
         return StagedBatches(name, target, prepared)
     return None
 
 
 def stages(loading: Loading) -> StagesRows | None:
-    """Return the loading as one that frames can be staged for; None where they cannot."""
+    """Return the loading if frames can be staged for it, else None."""
     return loading if isinstance(loading, StagesRows) else None

@@ -241,7 +241,7 @@ def _through(
     took = time.perf_counter() - began
     assert run_.ready, run_.state
     assert target.count() == log.rows - missing
-    assert run_.delivery.letters.count == missing
+    assert run_.delivery.dead_letters.count == missing
     run_.close()
     store.close()
     return took

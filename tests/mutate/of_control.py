@@ -56,15 +56,17 @@ OF_CONTROL = (
     Mutation(
         "a gap passed over",
         "runtime/pipeline_run.py",
-        "            if not member.behind_a_gap(log):\n",
+        "            if not member.cut_off_by_gap(log):\n",
         "            if True:\n",
     ),
     Mutation(
         "a baseline that is owed passed over",
         "runtime/pipeline_run.py",
-        "            if (owed := member.owes(log)) is not None:\n",
-        "            if (owed := member.owes(log)) is not None and log is None:\n",
-        also=(("runtime/pipeline_run.py", "or member.owes(self.context.log)\n", "\n"),),
+        "            if (required := member.rebaseline_required(log)) is not None:\n",
+        "            if (required := member.rebaseline_required(log)) is not None and log is None:\n",
+        also=(
+            ("runtime/pipeline_run.py", "or member.rebaseline_required(self.context.log)\n", "\n"),
+        ),
     ),
     Mutation(
         "a gap passed over while every table is live and quiet",

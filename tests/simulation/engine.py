@@ -230,7 +230,7 @@ class Engine:
         if care is not None:
             runs = [driven.run for driven in self.driven]
             wall = lambda: WALL + clock()  # noqa: E731
-            self.recording.care = LogRetention(
+            self.recording.retention = LogRetention(
                 self.recording, lambda: runs, tuple, self.store, self.files, care, clock, wall
             )
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from headrace.capture.process import RunningRecorder, start_recorder
 from headrace.changelog.reader import LogReader
-from headrace.engine.checks import gathered
+from headrace.engine.checks import collected_errors
 from headrace.engine.state import EngineState
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.lease import Fence
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import care_for
+from headrace.runtime.retention import start_retention
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import give_context
@@ -58,7 +58,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         term=directory.store.term,
         on_report=recording.on_report,
         how=state.options.recorder,
-        owed=recording.owed_reset,
+        owed=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
     )
@@ -86,7 +86,7 @@ def pipeline_run(
 
 def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:
     """Compile the plans of pipelines; raise all errors together."""
-    with gathered() as errors:
+    with collected_errors() as errors:
         for run in runs:
             with errors:
                 run.prepare(state.tables.schemas_for(run))
@@ -94,7 +94,7 @@ def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:
 
 def maintain_logs(state: EngineState) -> None:
     """Start retention for every log that does not have it yet (R27)."""
-    care_for(
+    start_retention(
         state.recordings,
         state.runs,
         state.tables.only_recorded,

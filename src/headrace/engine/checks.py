@@ -1,8 +1,8 @@
 """
 Checks before a start; all errors are reported together.
 
-`ErrorCollector` and `gathered` collect the errors of a configuration, which are found one by one,
-and report them together.
+`ErrorCollector` and `collected_errors` collect errors, which are found one by one, and report them
+together.
 
 The ids of sources and pipelines are given, or derived from names of tables and sources. An id is
 the name of a folder, a label of metrics and a word on the command line, so it is short and plain:
@@ -49,7 +49,7 @@ class ErrorCollector:
 
 
 @contextmanager
-def gathered() -> Iterator[ErrorCollector]:
+def collected_errors() -> Iterator[ErrorCollector]:
     """Raise `InvalidConfiguration` at the end of the block if it collected any error."""
     collector = ErrorCollector()
     yield collector
@@ -73,7 +73,7 @@ def checked_schemas(
     Raises `InvalidConfiguration` with all errors in names, sources, tables and plans.
     """
     schemas: dict[str, TableSchema] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         errors.found += misnamed
         for name, source in sources.items():
             found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))

@@ -49,7 +49,7 @@ from headrace.runtime.copy_on_spark import share_copies
 from headrace.runtime.info import LogInfo, LogOptions, PipelineInfo, SourceInfo
 from headrace.runtime.lease import Lease, usable_folder
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import end_care
+from headrace.runtime.retention import stop_retention
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import SparkOptions, SparkWatchdog, spark_runner, with_needs
 from headrace.runtime.store import ProgressStore
@@ -159,7 +159,7 @@ class Engine:
             self._start_pipelines()
         # Last: what a pipeline needs is only known once it is open.
         maintain_logs(state)
-        state.undo.append(partial(end_care, state.recordings))
+        state.undo.append(partial(stop_retention, state.recordings))
 
     def _check(self) -> None:
         state, tables = self._state, self._state.tables
@@ -447,7 +447,7 @@ class Engine:
         return tuple(
             letter
             for run in self._state.runs_of(pipeline, None)
-            for letter in run.delivery.letters.all(superseded=superseded)
+            for letter in run.delivery.dead_letters.all(superseded=superseded)
         )
 
     def explain(self, pipeline: str) -> Explanation:

@@ -35,7 +35,7 @@ from headrace.config.schema import (
 from headrace.config.secrets import password_in
 from headrace.config.show import EffectiveSetting, as_tree, settings
 from headrace.config.text import Node, SourceLocation
-from headrace.engine.checks import ErrorCollector, gathered, looked_at
+from headrace.engine.checks import ErrorCollector, collected_errors, looked_at
 from headrace.engine.checks import checked as checked_id
 from headrace.engine.config_keys import KEYS
 from headrace.errors import (
@@ -116,7 +116,7 @@ class EngineConfig:
 
     def build(self) -> BuiltEngine:
         """Build the sources and pipelines, or raise `InvalidConfiguration` with every error."""
-        with gathered() as errors:
+        with collected_errors() as errors:
             sources = {name: _made(chosen, name, errors) for name, chosen in self.sources.items()}
             pipelines = [
                 _pipeline(name, values, sources, errors) for name, values in self.pipelines.items()
@@ -369,7 +369,7 @@ def check_databases(configured: EngineConfig, built: BuiltEngine) -> None:
 
     taken = TakenTables(built.pipelines, built.records, [])
     schemas: dict[str, TableSchema] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         for name, source in built.sources.items():
             found, wrong = looked_at(source, taken.named(name), taken.selections(name))
             schemas |= {f"{name}/{table}": schema for table, schema in found.items()}

@@ -28,7 +28,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.changelog.segment import segment_bytes
 from headrace.changelog.values_json import Image, images, row_values
 from headrace.changelog.writer import as_baseline
-from headrace.engine.checks import gathered
+from headrace.engine.checks import collected_errors
 from headrace.errors import HeadraceError, UnknownPipeline
 from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
@@ -98,7 +98,7 @@ def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) 
     matched = matching(pipeline.source, pipeline.tables, [p] if (p := pipeline.patterns) else [])
     found: list[TableSample] = []
     left_out: dict[TableName, HeadraceError] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         for name in _wanted((*pipeline.tables, *matched), table):
             try:
                 taken = sample(pipeline.source, name, most)

@@ -210,7 +210,7 @@ class _Change:
         state.undo.remove(run.close)
         self._try(run.close)
         if not (mode == run.pipeline.mode == "changes"):
-            self._try(run.delivery.drop_letters)
+            self._try(run.delivery.drop_dead_letters)
             store = state.directory.store
             self._try(partial(store.forget, run.name, paused=mode is None))
 

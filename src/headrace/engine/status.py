@@ -152,9 +152,9 @@ def source_info(state: EngineState, name: str) -> SourceInfo:
 def log_info(state: EngineState, source: str) -> LogInfo:
     """Return what a source's log contains, how far back it goes, and what keeps it."""
     recording = state.recordings.get(source)
-    if recording is None or not isinstance(recording.care, LogRetention):
+    if recording is None or not isinstance(recording.retention, LogRetention):
         raise NotRunning("The engine has no source of this name", source=source)
-    return recording.care.info()
+    return recording.retention.info()
 
 
 def targets(state: EngineState, source: str, table: str) -> tuple[Target, ...]:
@@ -210,11 +210,11 @@ def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
         jobs=delivery.jobs,
         position=run.reached,
         lag_seconds=_lag(run, recording.log),
-        dead_letters=delivery.letter_count,
-        error=run.error or (None if run.ready else run.yielding.why),
+        dead_letters=delivery.dead_letter_count,
+        error=run.error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
-        set_aside=run.yielding.why,
-        left_out=run.growing.left_out,
+        set_aside=run.release.why,
+        left_out=run.new_tables.left_out,
     )
 
 

@@ -85,7 +85,7 @@ class TakenTables:
         known = {table: each for table, each in self._known(source).items() if table in there}
         for run in self._runs:
             mine = run.source == source and run.pipeline.patterns
-            if mine and run.growing.update(known, recording.left_out, run.tables):
+            if mine and run.new_tables.update(known, recording.left_out, run.tables):
                 run.nudge()
                 wake(run)
 

@@ -313,10 +313,10 @@ class Delivery:
         self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
         self.tried = ORIGIN
         """The position that a durable target may have: a write without an answer may be done."""
-        self.letters_stale = False
+        self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._intent: Intent | None = None
-        self._letters: Letters | None = None
+        self._dead_letters: Letters | None = None
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
@@ -385,7 +385,7 @@ class Delivery:
         """Return one table's share of a batch, computed or staged."""
         if self._staging is not None and self._stages(batch.files_of(member.table)):
             return self._stage(member, batch)
-        held = self._held(member) if self.letters.written else {}
+        held = self._held(member) if self.dead_letters.written else {}
         return self._jobs.changes(member, batch, held)
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
@@ -416,58 +416,58 @@ class Delivery:
     def open(self) -> None:
         """Read the dead letters and the intent of the previous run."""
         context = self._context
-        self._letters = Letters.open(context.files, self.name, context.wall)
+        self._dead_letters = Letters.open(context.files, self.name, context.wall)
         self._intent = context.store.intent(self.name)
         if self._target.traits.durable:
             self.tried = context.log.end
 
-    def reopen_letters(self) -> None:
+    def reopen_dead_letters(self) -> None:
         """Read dead letters that another engine wrote; raise if that engine is the newer one."""
-        if self.letters_stale:
+        if self.dead_letters_stale:
             context = self._context
             context.check()
-            self._letters = Letters.open(context.files, self.name, context.wall)
-            self.letters_stale = False
+            self._dead_letters = Letters.open(context.files, self.name, context.wall)
+            self.dead_letters_stale = False
 
     @property
-    def letters(self) -> Letters:
+    def dead_letters(self) -> Letters:
         """The pipeline's dead letters."""
-        assert self._letters is not None, "open comes first"
-        return self._letters
+        assert self._dead_letters is not None, "open comes first"
+        return self._dead_letters
 
     @property
-    def letter_count(self) -> int:
+    def dead_letter_count(self) -> int:
         """The number of dead letters that are not superseded; 0 before they are read."""
-        return self._letters.count if self._letters is not None else 0
+        return self._dead_letters.count if self._dead_letters is not None else 0
 
     def _held(self, member: Member) -> dict[bytes, Position]:
         if member.state != TableState.RELOADING:
-            return self.letters.held(member.table)
+            return self.dead_letters.held(member.table)
         # Dead letters of the baseline that is being loaded are for other rows than the table has.
         # Those of its own baseline count, whatever number the new one must exceed.
-        return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
+        return self.dead_letters.held(member.table, newest=max(member.newer_than, member.baseline))
 
     def _keep(self, new: Sequence[NewLetter]) -> None:
         if new:
-            keep(self.letters, new, self._pipeline, self.name)
+            keep(self.dead_letters, new, self._pipeline, self.name)
             reach(LETTERS_STORED)
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
         for table, each in computed.items():
             if each.truncate is not None:
                 at = Position(batch.epoch, *each.truncate)
-                self.letters.clear(table, at, "truncate")
+                self.dead_letters.clear(table, at, "truncate")
 
-    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
+    def supersede_dead_letters(self, member: Member, first: Position, baseline: int) -> None:
         """Clear dead letters that a newer baseline covers, and release their keys (R30)."""
-        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
+        self.dead_letters.clear(member.table, first, "reload", keep_baseline=baseline)
 
-    def drop_letters(self) -> None:
+    def drop_dead_letters(self) -> None:
         """Clear all dead letters: the pipeline was dropped, and holds no keys."""
-        if self._letters is not None:
+        if self._dead_letters is not None:
             far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({letter.table for letter in self._letters.all()}):
-                self._letters.clear(table, far, "dropped")
+            for table in sorted({letter.table for letter in self._dead_letters.all()}):
+                self._dead_letters.clear(table, far, "dropped")
 
     # -- baselines --------------------------------------------------------------------
 
@@ -501,12 +501,12 @@ class Delivery:
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
-        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
+        held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
         # With one row per key a repeated change is harmless; others must not get commits that
         # the baseline contains (R11).
         window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
         computed = self._jobs.changes(member, batch, held, load.first, window)
-        self._keep(self.letters.not_emptied(computed.letters))
+        self._keep(self.dead_letters.not_emptied(computed.letters))
         self._clear_truncated(batch, {member.table: computed})
         load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
         load.reached = batch.last
@@ -514,7 +514,7 @@ class Delivery:
 
     def _disown(self, member: Member) -> None:
         log = self._context.log
-        self.letters.disown(member.table, log.epoch, log.lineage or "")
+        self.dead_letters.disown(member.table, log.epoch, log.lineage or "")
 
     def _keep_of_baseline(
         self, baseline: Baseline, failures: Sequence[Failure], first: Position
@@ -539,12 +539,12 @@ class Delivery:
                 continue
             window = self._jobs.window(member.table, member.baseline, batch)
             segments = Segments(self._context.log, batch.epoch, files, window)
-            held = self.letters.held(member.table)
+            held = self.dead_letters.held(member.table)
             parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
             self._keep(parked.letters)
             if (emptied := segments.truncated_at()) is not None:
-                self.letters.clear(member.table, emptied, "truncate")
+                self.dead_letters.clear(member.table, emptied, "truncate")
         return batch.last
 
     def _stages(self, files: Sequence[File]) -> bool:

@@ -60,7 +60,8 @@ class Watermark:
     loading_from: Position | None = None
     """The lowest F of the baselines that are being loaded."""
 
-    set_aside: bool = False
+    released: bool = False
+    """Whether the pipeline was released from its source (R28)."""
 
     def upto(self, log_end: Position) -> Position:
         """Return the position up to which the source may discard changes for this pipeline."""
@@ -76,7 +77,7 @@ def acknowledged(
     log_end: Position, watermarks: Iterable[Watermark], before: Position | None
 ) -> Position:
     """Return the position to acknowledge; never earlier than `before`."""
-    needed = [mark.upto(log_end) for mark in watermarks if not mark.set_aside]
+    needed = [mark.upto(log_end) for mark in watermarks if not mark.released]
     upto = min([log_end, *needed])
     # A new pipeline may be behind what was already acknowledged: that cannot be undone.
     return upto if before is None else max(upto, before)
@@ -242,7 +243,7 @@ class Member:
         """Whether these files only have columns that this pipeline knows."""
         return not log.has_later_columns(self.table, files, self.schema_id)
 
-    def behind_a_gap(self, log: LogReader) -> bool:
+    def cut_off_by_gap(self, log: LogReader) -> bool:
         """Whether the target's rows cannot be continued with the changes in the log."""
         # A recreated log counts its epochs from 1 again: it has another lineage, or never had
         # the epoch. In both cases positions cannot be compared.
@@ -252,22 +253,22 @@ class Member:
         # Changes that were pruned while it did not run are missing, too (R27).
         return elsewhere or self.reached < max(log.floor, Position.parse(log.gap.at))
 
-    def owes(self, log: LogReader) -> RebaselineRequired | None:
+    def rebaseline_required(self, log: LogReader) -> RebaselineRequired | None:
         """Return why the table needs a new baseline or lacks changes; None if it does not."""
-        owed = log.owed(self.table) if self.following else None
-        if owed is None:
+        required = log.owed(self.table) if self.following else None
+        if required is None:
             return None
         if self.baseline:
-            return owed if self.baseline <= owed.baseline else None
+            return required if self.baseline <= required.baseline else None
         # In mode `changes`, rows that changed without a change record do not matter.
-        return owed if log.lacks(self.table, self.reached) else None
+        return required if log.lacks(self.table, self.reached) else None
 
     def loads_from_before_a_gap(self, log: LogReader) -> bool:
         """Whether the baseline that is being loaded can no longer catch up."""
         if log.gap is None or self.load is None:
             return False
-        owed = log.owed(self.table)
-        if owed is not None and 0 < self.load.baseline <= owed.baseline:
+        required = log.owed(self.table)
+        if required is not None and 0 < self.load.baseline <= required.baseline:
             return True
         return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
 

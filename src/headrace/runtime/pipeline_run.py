@@ -66,7 +66,7 @@ class PipelineRun:
     """
     Delivers tables of one source to one target. `step` is for one thread.
 
-    `pause`, `resume`, `ask_reload`, `set_aside` and everything that only reads may be called
+    `pause`, `resume`, `ask_reload`, `release_source` and everything that only reads may be called
     from other threads.
     """
 
@@ -95,10 +95,10 @@ class PipelineRun:
         self.prepared = prepared = context.runner.prepare(pipeline, traits)
         """Computes its batches."""
         self.delivery = Delivery(name, pipeline, prepared, context)
-        self.yielding = PipelineRelease(name, context.store)
-        self.growing = NewTables(pipeline, prepared)
+        self.release = PipelineRelease(name, context.store)
+        self.new_tables = NewTables(pipeline, prepared)
         self._loads = Loads(name, pipeline, self.delivery, context, most_rows)
-        self._evolving = SchemaChanges(
+        self._schema_changes = SchemaChanges(
             name, pipeline, prepared, context, self._rebaseline_all, self._loads.begin_again
         )
         self._most_rows = most_rows
@@ -135,7 +135,7 @@ class PipelineRun:
         except HeadraceError as error:
             if isinstance(error, JobCancelled) and self.paused:
                 return IDLE  # as requested; the same batch is computed again
-            self.delivery.letters_stale |= isinstance(error, AlreadyStored)
+            self.delivery.dead_letters_stale |= isinstance(error, AlreadyStored)
             self.error, self._quiet_at = error, None
             self._attempts += 1
             verdict = decide(error, self._attempts)
@@ -173,7 +173,7 @@ class PipelineRun:
             self._store_progress()
             return False
         log = self.context.log
-        if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
+        if self.pipeline.mode == "changes" and any(m.rebaseline_required(log) for m in taking):
             self._quiet_at = None
             return True  # found since this step began: the batch must not go past missing changes
         if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
@@ -205,7 +205,7 @@ class PipelineRun:
 
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Compile the plan on Spark and check the target; raise the errors of either."""
-        self._have(self.growing.prepared(schemas))
+        self._have(self.new_tables.prepared(schemas))
 
     def open(self) -> None:
         """Open the target at its stored progress; a volatile target starts from the beginning."""
@@ -213,10 +213,10 @@ class PipelineRun:
         store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
         self.paused = store.paused(self.name)
-        self.yielding.open()
+        self.release.open()
         for member in self.members:
             self._recall(member)
-        self.growing.open(self.members)
+        self.new_tables.open(self.members)
         for member in self.members:
             self._resume_table(member)
         self.delivery.open()
@@ -231,7 +231,7 @@ class PipelineRun:
         finally:
             self.stopped = True
             self.prepared.close()
-            self.growing.close()
+            self.new_tables.close()
 
     def _have(self, members: tuple[Member, ...]) -> None:
         self.members = self._loads.members = members
@@ -245,7 +245,7 @@ class PipelineRun:
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
             member.reached = member.stored
-        self._evolving.recall(member)
+        self._schema_changes.recall(member)
 
     def _resume_table(self, member: Member) -> None:
         """Resume a table at its stored state; an interrupted load is repeated (H4)."""
@@ -290,14 +290,14 @@ class PipelineRun:
         self.failed = False
         self.requests += 1
 
-    def set_aside(self, **facts: object) -> None:
+    def release_source(self, **facts: object) -> None:
         """
         Release the pipeline from its source from now on; stored, so that it survives a restart.
 
         Tables of a durable target then need a new baseline, and the next step resets them, even
         if the pipeline is paused or failed. The release ends once all tables are exact again.
         """
-        self.yielding.begin({"pipeline": self.name, **facts})
+        self.release.begin({"pipeline": self.name, **facts})
         self.requests += 1
 
     def reloading(self, table: TableName) -> bool:
@@ -332,14 +332,15 @@ class PipelineRun:
         """Whether readers see every table and there is no error (invariant 9)."""
         return (
             # A pattern may match no table yet: then there is nothing to show.
-            bool(self.members or (self.pipeline.patterns and not self.growing.left_out))
+            bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
-            and not (self._durable and self.yielding.why)
+            and not (self._durable and self.release.why)
             and all(member.shown for member in self.members)
             # The next step will find it; until then the rows are of another history.
             and not any(
-                member.behind_a_gap(self.context.log) or member.owes(self.context.log)
+                member.cut_off_by_gap(self.context.log)
+                or member.rebaseline_required(self.context.log)
                 for member in self.members
             )
         )
@@ -360,7 +361,7 @@ class PipelineRun:
         """Return what this pipeline still needs the source to keep (R8)."""
         log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
-        return replace(mark, set_aside=self.yielding.why is not None)
+        return replace(mark, released=self.release.why is not None)
 
     # -- other work before following the log ------------------------------------------
 
@@ -375,17 +376,17 @@ class PipelineRun:
         if looked_at == self._quiet_at:
             return False
         self._quiet_at = None
-        self.delivery.reopen_letters()
+        self.delivery.reopen_dead_letters()
         self._update_tables()
         self._check_gaps()
-        self._evolving.follow(self.members)
+        self._schema_changes.follow(self.members)
         if self._loads.load_one():
             return True
         # Before the live tables advance: under steady load the loaded ones would never meet them.
         if worked := self._loads.catch_up() | self._loads.join():
             self._follow()
         if all(member.state in (TableState.LIVE, TableState.COMPLETE) for member in self.members):
-            self.yielding.end()
+            self.release.end()
             # Columns that have their turn later are checked in every step.
             if not worked and all(member.columns_until is None for member in self.members):
                 self._quiet_at = looked_at
@@ -401,7 +402,7 @@ class PipelineRun:
                 if member.table == table:
                     self._rebaseline(member, newer_than)
             self._reloads.popleft()
-        if self.yielding.owing:
+        if self.release.reset_pending:
             self._release()
 
     def _rebaseline(self, member: Member, number: int) -> None:
@@ -435,12 +436,12 @@ class PipelineRun:
         # A volatile target is rebuilt from the log anyway, and loads are from the log.
         following = [each for each in self.members if each.following and self._durable]
         if following and self.pipeline.mode == "changes":
-            self.yielding.taken()
+            self.release.taken()
             self.fail(self._cannot_release(following[0]))
             return
         if following:
             self._reset([(each, TableState.WAITING, _newer_than(each)) for each in following])
-        self.yielding.taken()
+        self.release.taken()
 
     def _cannot_release(self, member: Member) -> ChangesMissing:
         return ChangesMissing(
@@ -463,17 +464,17 @@ class PipelineRun:
 
     def _update_tables(self) -> None:
         """Add and remove tables that match a pattern, as they come and go (H2)."""
-        for gone in [member for member in self.members if self.growing.gone(member)]:
+        for gone in [member for member in self.members if self.new_tables.gone(member)]:
             self._loads.drop(gone)
             self._have(tuple(member for member in self.members if member is not gone))
-        while (schema := self.growing.next) is not None:
+        while (schema := self.new_tables.next) is not None:
             new = schema.table not in self.tables
-            if new and (member := self.growing.planned(schema)) is not None:
+            if new and (member := self.new_tables.planned(schema)) is not None:
                 self._recall(member)
-                if self.growing.add(member):
+                if self.new_tables.add(member):
                     self._resume_table(member)
                     self._have((*self.members, member))
-            self.growing.taken()
+            self.new_tables.taken()
 
     def _check_gaps(self) -> None:
         """Reset tables that cannot continue: changes are missing, or history was replaced (R1)."""
@@ -482,14 +483,16 @@ class PipelineRun:
             if member.loads_from_before_a_gap(log):
                 self._loads.begin_again(member)
             changes = self.pipeline.mode == "changes"
-            if changes and self._durable and self.yielding.why and member.following:
+            if changes and self._durable and self.release.why and member.following:
                 raise self._cannot_release(member)
-            if (owed := member.owes(log)) is not None:
+            if (required := member.rebaseline_required(log)) is not None:
                 if changes:
                     raise self._loads.missing(member)
                 # It follows the log while it is copied again: it only lacks unrecorded changes.
-                (self._rebaseline_all if owed.missing else self._rebaseline)(member, owed.baseline)
-            if not member.behind_a_gap(log):
+                (self._rebaseline_all if required.missing else self._rebaseline)(
+                    member, required.baseline
+                )
+            if not member.cut_off_by_gap(log):
                 continue
             if changes:
                 raise self._loads.missing(member)

@@ -66,7 +66,7 @@ def pipeline_pins(
     durable = run.target.traits.durable
     changes = run.pipeline.mode == "changes"
     pins: list[Pin] = []
-    if run.pipeline.patterns and not (found and run.growing.next is None):
+    if run.pipeline.patterns and not (found and run.new_tables.next is None):
         # What it needs of tables that are not added yet is not known.
         pins.append(Pin("progress", run.name, log.floor))
     # Before the members: what is stored later is also in the member.
@@ -359,7 +359,7 @@ class LogRetention:
             _log.warning(warning, source=source, pipeline=each.pipeline, position=at)
 
 
-def care_for(
+def start_retention(
     recordings: Mapping[str, SourceRun],
     runs: Sequence[PipelineRun],
     recorded: Callable[[str], Sequence[str]],
@@ -370,15 +370,17 @@ def care_for(
 ) -> None:
     """Start retention for logs that do not have it; `clocks`: monotonic, and since 1970."""
     for name, recording in recordings.items():
-        if recording.care is None:
+        if recording.retention is None:
             mine, alone = partial(_of_source, runs, name), partial(recorded, name)
-            recording.care = LogRetention(recording, mine, alone, store, files, options, *clocks)
+            recording.retention = LogRetention(
+                recording, mine, alone, store, files, options, *clocks
+            )
 
 
-def end_care(recordings: Mapping[str, SourceRun]) -> None:
+def stop_retention(recordings: Mapping[str, SourceRun]) -> None:
     """Stop retention."""
     for recording in recordings.values():
-        recording.care = None
+        recording.retention = None
 
 
 def _of_source(runs: Sequence[PipelineRun], name: str) -> list[PipelineRun]:

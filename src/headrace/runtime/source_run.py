@@ -10,9 +10,9 @@ matter: the first report of the next recorder makes the engine look again.
 and then, by the recorder or after each Spark job. The rate is that of the last half minute up to
 now, so that a stalled copy is visible.
 
-`OwedReset` stores a reset of the source from the request until reading has started again. The call
-returns at once, and the recorder may be down, or die during the reset: so the request is kept here,
-given to every recorder that starts, and cleared when one has done it. If a recorder dies in
+`RequestedReset` stores a reset of the source from the request until reading has started again. The
+call returns at once, and the recorder may be down, or die during the reset: so the request is kept
+here, given to every recorder that starts, and cleared when one has done it. If a recorder dies in
 between, the next one repeats the reset, which costs one more copy.
 """
 
@@ -129,7 +129,7 @@ def _info(table: str, copy: _Copy, now: float) -> CopyInfo:
 # --- a requested reset -------------------------------------------------------------------
 
 
-class OwedReset:
+class RequestedReset:
     """A reset that was requested. Callers hold their own lock."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class OwedReset:
         self._begun = False
 
     @property
-    def owed(self) -> bool:
+    def pending(self) -> bool:
         """Whether one was requested, and reading has not started again since."""
         return self._asked is not None
 
@@ -232,14 +232,14 @@ class SourceRun:
         self.recorder: RunningRecorder | None = None
         self._start: Callable[[], RunningRecorder] | None = None
         self._starting = threading.Lock()
-        self._reset = OwedReset()
+        self._reset = RequestedReset()
         self.copies: SparkCopies | None = None
         """Copies baselines instead of the recorder; None if the recorder does."""
 
         self._on_change = on_change
         self._wall = wall
         self._lock = threading.Lock()
-        self._owed: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
         self._credit_given = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
@@ -258,7 +258,7 @@ class SourceRun:
         self._progress = Progress(clock)
         self.guard: WalGuard | None = None
         """Prevents the source from dropping our position; None while no pipeline runs."""
-        self.care: LogRetentionPolicy | None = None
+        self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
         self._room: Room | None = None
         self.found: Mapping[str, TableSchema] | None = None
@@ -292,7 +292,7 @@ class SourceRun:
     def ready(self) -> bool:
         """Whether changes are being read, and there is no error (invariant 9)."""
         at_work = self.state in ("streaming", "watching")
-        return at_work and self.error is None and not self._reset.owed
+        return at_work and self.error is None and not self._reset.pending
 
     def has(self, table: str) -> bool:
         """Whether the log has a baseline of the table, and changes are being read."""
@@ -319,7 +319,7 @@ class SourceRun:
         else:
             self.send(reset)
 
-    def owed_reset(self) -> Reset | None:
+    def pending_reset(self) -> Reset | None:
         """Return what a recorder that starts now has to do first."""
         with self._lock:
             return self._reset.give()
@@ -355,7 +355,7 @@ class SourceRun:
             self._start = start
         with self._lock:
             # For other tables it would only report that there is no such table.
-            self._owed = {table: n for table, n in self._owed.items() if takes(table)}
+            self._requested = {table: n for table, n in self._requested.items() if takes(table)}
         self.found, self.left_out = None, {}
         self._restart()
 
@@ -374,9 +374,9 @@ class SourceRun:
         Sent once, and again to every new recorder.
         """
         with self._lock:
-            if self._owed.get(table, -1) >= newer_than:
+            if self._requested.get(table, -1) >= newer_than:
                 return
-            self._owed[table] = newer_than
+            self._requested[table] = newer_than
         self.send(TakeBaseline(table, shared=self.copies is not None))
 
     def ask_flush(self) -> None:
@@ -463,7 +463,7 @@ class SourceRun:
                 if report.done:
                     self._progress.done(report.table)
                     with self._lock:
-                        self._owed.pop(report.table, None)
+                        self._requested.pop(report.table, None)
             case CopyPlanned():
                 if self.copies is not None:
                     self.copies.take(report)
@@ -476,8 +476,8 @@ class SourceRun:
             case Failed():
                 self._failed(report)
         self._follow()
-        if (care := self.care) is not None and self._reported_at >= care.look_at:
-            care.look()
+        if (retention := self.retention) is not None and self._reported_at >= retention.look_at:
+            retention.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
         self._on_change()
@@ -494,7 +494,7 @@ class SourceRun:
         with self._lock:
             # A table that comes back is requested again: earlier requests were lost.
             for table in before.keys() ^ self.found.keys():
-                self._owed.pop(table, None)
+                self._requested.pop(table, None)
         self.on_found()
 
     def _failed(self, report: Failed) -> None:
@@ -548,8 +548,8 @@ class SourceRun:
             self._progress.clear()
             return
         self._error = None
-        if (care := self.care) is not None:
-            care.forget()
+        if (retention := self.retention) is not None:
+            retention.forget()
         self._ask_again()
 
     def _ask_again(self) -> None:
@@ -557,11 +557,13 @@ class SourceRun:
         with self._lock:
             # A new recorder does not know the requests to the previous one. That one may have
             # finished a baseline and died before it reported it: the log has it then.
-            self._owed = {
-                name: number for name, number in self._owed.items() if not self._taken(name, number)
+            self._requested = {
+                name: number
+                for name, number in self._requested.items()
+                if not self._taken(name, number)
             }
-            owed, credit, upto = sorted(self._owed), self._credit_given, self.acknowledged
-        for table in owed:
+            tables, credit, upto = sorted(self._requested), self._credit_given, self.acknowledged
+        for table in tables:
             self.send(TakeBaseline(table, shared=self.copies is not None))
         if credit:
             self.send(FlushNow())

@@ -331,7 +331,7 @@ class ProgressStore:
             ).fetchone()
         return row is not None
 
-    def note_set_aside(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
+    def note_release(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
         """Store that the pipeline was released (R28); `taken`: its tables wait for a baseline."""
         with self._guarded(), self._transaction():
             self._check_term()
@@ -340,7 +340,7 @@ class ProgressStore:
                 (pipeline, msgspec.json.encode(facts).decode(), taken),
             )
 
-    def set_aside(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
+    def release(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
         """Return why it was released, and whether its tables were reset; None if it was not."""
         with self._guarded():
             row = self._connection.execute(
@@ -348,7 +348,7 @@ class ProgressStore:
             ).fetchone()
         return (msgspec.json.decode(row[0], type=dict[str, object]), bool(row[1])) if row else None
 
-    def forget_set_aside(self, pipeline: str) -> None:
+    def forget_release(self, pipeline: str) -> None:
         """Store that its tables are exact again."""
         with self._guarded(), self._transaction():
             self._check_term()
@@ -483,7 +483,7 @@ def stored_progress(data: Path) -> tuple[StoredProgress, ...]:
             state=state or "",
             baseline=baseline or 0,
             paused=bool(paused),
-            set_aside=bool(aside),
+            set_aside=bool(freed),
         )
-        for pipeline, table, lineage, epoch, commit, ordinal, state, baseline, paused, aside in rows
+        for pipeline, table, lineage, epoch, commit, ordinal, state, baseline, paused, freed in rows
     )

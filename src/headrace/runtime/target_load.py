@@ -85,7 +85,7 @@ class Loads:
         if self._delivery.takes_frames:
             # A function receives a stream without readers of a table: it continues from F at once.
             self._delivery.give_baseline(member, baseline, first)
-            self._delivery.supersede_letters(member, first, number)
+            self._delivery.supersede_dead_letters(member, first, number)
             self._settle(member, first, number)
             return
         loading = self._pipeline.target.load(member.table, number)
@@ -207,7 +207,7 @@ class Loads:
         while self.switched:
             member, load, at = self.switched[0]
             # Not earlier: until the switch, the previous rows need their dead letters.
-            self._delivery.supersede_letters(member, load.first, load.baseline)
+            self._delivery.supersede_dead_letters(member, load.first, load.baseline)
             self._settle(member, at, load.baseline)
             self.switched.popleft()
 

@@ -57,9 +57,9 @@ class SourceWalGuard:
 
     def look(self, room: Room) -> None:
         """Check a new measurement."""
-        marks, end = self.pins(), self._recording.log.end
-        self._warn(room, pinned_by(room, end, marks))
-        name = None if self._patience else to_release(room, end, marks)
+        watermarks, end = self.pins(), self._recording.log.end
+        self._warn(room, pinned_by(room, end, watermarks))
+        name = None if self._patience else to_release(room, end, watermarks)
         self._patience = max(0, self._patience - 1)
         if name is None:
             # Pipelines do this when they are idle; but all may hang after one was released.
@@ -67,7 +67,7 @@ class SourceWalGuard:
             return
         facts = {"source": self._recording.name, "used": room.used, "limit": room.limit}
         try:
-            self._runs[name].set_aside(**facts)
+            self._runs[name].release_source(**facts)
             self._acknowledge()
         except HeadraceError as error:
             # Not raised: it would end the thread that reads from the recorder. The next
@@ -110,11 +110,11 @@ class Drivers:
     def __init__(
         self,
         recordings: Mapping[str, SourceRun],
-        heard: Callable[[], None],
+        on_change: Callable[[], None],
         acknowledge: Callable[[], None],
     ) -> None:
         self._recordings = recordings
-        self._heard = heard
+        self._on_change = on_change
         self._acknowledge = acknowledge
         self._stopping = threading.Event()
         self._threads: list[tuple[PipelineRun, threading.Thread]] = []
@@ -201,13 +201,13 @@ class Drivers:
                     error=type(error).__name__,
                 )
             )
-            self._heard()
+            self._on_change()
             raise
 
     def _take_steps(self, run: PipelineRun) -> None:
         """Step until the engine stops; a fenced pipeline only waits for that."""
         recording = self._recordings[run.source]
-        told: HeadraceError | None = None
+        logged: HeadraceError | None = None
         while not self._over(run):
             seen, heeded = recording.log.last_entry, run.requests
             before = run.state
@@ -218,10 +218,10 @@ class Drivers:
                 run.fail(error)
                 pause = IDLE
             if run.state != before or pause is not None:
-                self._heard()
-            if run.error is not None and run.error is not told:
+                self._on_change()
+            if run.error is not None and run.error is not logged:
                 _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)
-            told = run.error
+            logged = run.error
             if pause is None:
                 continue
             self._acknowledge()

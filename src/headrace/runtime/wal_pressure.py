@@ -45,20 +45,20 @@ def is_full(room: Room) -> bool:
     return room.limit is not None and room.used >= FULL * room.limit
 
 
-def to_release(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str | None:
+def to_release(room: Room, end: Position, watermarks: Mapping[str, Watermark]) -> str | None:
     """
     Return the pipeline to release now, None if there is none; `end` is the end of the log.
 
     It is the one with the lowest pin. There is none if a release would not help: it does not
     reduce what the log has not read yet, nor what the source retains for its own transactions.
     """
-    return _lowest(end, marks) if is_full(room) and _is_ours(room) else None
+    return _lowest(end, watermarks) if is_full(room) and _is_ours(room) else None
 
 
-def pinned_by(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str:
+def pinned_by(room: Room, end: Position, watermarks: Mapping[str, Watermark]) -> str:
     """Return what the source retains most of its data for: a pipeline's name, or another owner."""
     if _is_ours(room):
-        return _lowest(end, marks) or LOG
+        return _lowest(end, watermarks) or LOG
     if room.oldest:
         return room.oldest
     return LOG if 2 * room.unacknowledged > room.used else SERVER
@@ -68,12 +68,12 @@ def _is_ours(room: Room) -> bool:
     return room.ours > 0 and room.ours >= WORTH * room.used
 
 
-def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
+def _lowest(end: Position, watermarks: Mapping[str, Watermark]) -> str | None:
     """Return the pipeline with the lowest pin, if that is below the end of the log."""
     pins = {
         name: pin
-        for name, mark in marks.items()
-        if not mark.set_aside and (pin := mark.upto(end)) < end
+        for name, mark in watermarks.items()
+        if not mark.released and (pin := mark.upto(end)) < end
     }
     return min(pins, key=lambda name: (pins[name], name), default=None)
 
@@ -86,7 +86,7 @@ class PipelineRelease:
 
     def __init__(self, pipeline: str, store: ProgressStore) -> None:
         self.why: SetAside | None = None
-        self.owing = False
+        self.reset_pending = False
         """Whether its tables have not been reset yet."""
 
         self._pipeline = pipeline
@@ -95,29 +95,29 @@ class PipelineRelease:
 
     def open(self) -> None:
         """Read what an earlier run stored."""
-        found = self._store.set_aside(self._pipeline)
+        found = self._store.release(self._pipeline)
         if found is not None:
             facts, taken = found
-            self.why, self.owing = self._error(facts), not taken
+            self.why, self.reset_pending = self._error(facts), not taken
 
     def begin(self, facts: dict[str, object]) -> None:
         """Release the pipeline from now on."""
         with self._lock:
-            self._store.note_set_aside(self._pipeline, facts, taken=False)
-            self.why, self.owing = self._error(facts), True
+            self._store.note_release(self._pipeline, facts, taken=False)
+            self.why, self.reset_pending = self._error(facts), True
 
     def taken(self) -> None:
         """Store that its tables were reset."""
         with self._lock:
-            if self.owing and self.why is not None:
-                self._store.note_set_aside(self._pipeline, self.why.facts, taken=True)
-                self.owing = False
+            if self.reset_pending and self.why is not None:
+                self._store.note_release(self._pipeline, self.why.facts, taken=True)
+                self.reset_pending = False
 
     def end(self) -> None:
         """Store that its tables are exact again: the source retains data for it as before."""
         with self._lock:
-            if self.why is not None and not self.owing:
-                self._store.forget_set_aside(self._pipeline)
+            if self.why is not None and not self.reset_pending:
+                self._store.forget_release(self._pipeline)
                 self.why = None
 
     def _error(self, facts: dict[str, object]) -> SetAside:

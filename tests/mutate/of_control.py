@@ -63,7 +63,7 @@ OF_CONTROL = (
         "a baseline that is owed passed over",
         "runtime/pipeline_run.py",
         "            if (required := member.rebaseline_required(log)) is not None:\n",
-        "            if (required := member.rebaseline_required(log)) is not None and log is None:\n",
+        "            if (required := member.rebaseline_required(log)) and log is None:\n",
         also=(
             ("runtime/pipeline_run.py", "or member.rebaseline_required(self.context.log)\n", "\n"),
         ),

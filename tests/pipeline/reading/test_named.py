@@ -34,7 +34,7 @@ def held(log: MadeLog) -> tuple[Position, tuple[int, ...]]:
 def care_of(log: MadeLog) -> LogRetention:
     """Return the care of a log that nobody else reads."""
     recording: Any = SimpleNamespace(name=SOURCE, log=reading(log.files), found=[])
-    store: Any = SimpleNamespace(needs_of=lambda source: [], places=set)
+    store: Any = SimpleNamespace(needs_of=lambda source: [], positions=set)
     clocks = (time.monotonic, time.time)
     return LogRetention(recording, list, list, store, log.files, LogOptions(keep=0.0), *clocks)
 

@@ -48,8 +48,8 @@ from headrace.engine.engine import Engine
 from headrace.pipeline.definition import OnError, Pipeline
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import Transform, derive, drop, where
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.pipeline_run import IDLE, MOST_ROWS, PipelineRun
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import ProgressStore
 from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
@@ -221,7 +221,7 @@ def _through(
         "bench",
         Pipeline(source, "bench", target, transforms=transforms, on_error=on_error),
         SourceTraits("test"),
-        Surroundings(
+        RunContext(
             log=log.reader,
             runner=SparkRunner(spark),
             store=store,
@@ -241,7 +241,7 @@ def _through(
     took = time.perf_counter() - began
     assert run_.ready, run_.state
     assert target.count() == log.rows - missing
-    assert run_.delivery.letters.count == missing
+    assert run_.delivery.dead_letters.count == missing
     run_.close()
     store.close()
     return took

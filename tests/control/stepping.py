@@ -11,9 +11,9 @@ from headrace.capture.recorder import Recorder
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.lease import Fence
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
@@ -73,7 +73,7 @@ class Stepping:
         store = kind(self.connection)
         store.take_over()
         self.log = self.read_log()
-        around = Surroundings(
+        context = RunContext(
             log=self.log,
             runner=runner or ArrowRunner(self.disk),
             store=store,
@@ -84,7 +84,7 @@ class Stepping:
             flush_times=lambda entry: None,
             fence=self.fence,
         )
-        run = PipelineRun("orders", "shop", pipeline, self.source.traits, around)
+        run = PipelineRun("orders", "shop", pipeline, self.source.traits, context)
         run.prepare(self.source.describe(list(pipeline.tables)))
         run.open()
         return run

@@ -98,7 +98,7 @@ def test_an_engine_starts_gets_ready_and_leaves_nothing_behind(shop: Shop) -> No
         assert engine.targets("shop", "orders") == (orders,)
         assert engine.schema("orders").key == ("id",)
         assert engine.spark_info() is None
-    assert steps == ["recording shop", "plans are analysed"]
+    assert steps == ["recording shop", "pipelines compiled"]
     assert not engine.is_ready()
     assert engine.pipelines()[0].state == "stopped"
     assert engine.sources()[0].state == "closed"

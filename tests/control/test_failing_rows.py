@@ -192,14 +192,14 @@ def test_a_truncate_lets_go_of_it_in_a_table_that_is_built_again() -> None:
     world.put(2, "good")
     world.settle(run)
     assert orders.count() == 71
-    assert run.delivery.letter_count == 0
+    assert run.delivery.dead_letter_count == 0
     run.close()
     run = world.run(pipeline, ArrowRunner(world.disk, fails))
     world.settle(run)
     assert run.ready
     assert orders.count() == 71
     assert status(orders, 2) == "good"
-    assert run.delivery.letter_count == 0
+    assert run.delivery.dead_letter_count == 0
 
 
 @pytest.mark.meets("R30")

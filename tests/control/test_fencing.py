@@ -173,7 +173,7 @@ def test_a_log_in_a_bucket_tells_that_a_later_writer_has_claimed_it() -> None:
     fence.check(ours.last_entry)
     opened(files, writer="two", term=2)
     for after in (read, ours.last_entry):
-        with pytest.raises(LostLog, match="later writer"):
+        with pytest.raises(LostLog, match="taken over this log"):
             fence.check(after)
     with pytest.raises(LostLog):
         fence.look()

@@ -133,7 +133,7 @@ def test_a_frame_whose_outcome_is_unknown_comes_again_as_it_was(world: Stepping)
     assert first == again
     assert first[1] == [1]
     assert last[1] == [3]
-    assert [letter.kind for letter in run.delivery.letters.all()] == ["failed", "behind"]
+    assert [letter.kind for letter in run.delivery.dead_letters.all()] == ["failed", "behind"]
 
 
 @pytest.mark.meets("R30")
@@ -145,18 +145,18 @@ def test_a_reload_gives_the_rows_anew_and_supersedes_the_letters(world: Stepping
     world.settle(run)
     world.put(1, "bad")
     world.settle(run)
-    assert run.delivery.letter_count == 1
+    assert run.delivery.dead_letter_count == 1
     bad.clear()
     run.ask_reload("orders", 1)
     world.settle(run)
     assert not run.reloading("orders")
     assert target.given[-1][0].baseline == 2
     assert target.given[-1][1] == [1]
-    assert run.delivery.letter_count == 0
+    assert run.delivery.dead_letter_count == 0
     world.put(1, "good")
     world.settle(run)
     assert target.given[-1][1] == [1]
-    assert run.delivery.letter_count == 0
+    assert run.delivery.dead_letter_count == 0
 
 
 @pytest.mark.meets("R11", "R25")

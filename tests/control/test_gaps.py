@@ -112,7 +112,7 @@ def test_letters_of_a_log_that_is_gone_hold_nothing_in_the_next(durable: bool) -
         world.put(key)
     world.put(1, "bad")
     world.settle(run)
-    assert run.delivery.letter_count == 1
+    assert run.delivery.dead_letter_count == 1
     run.close()
     # The database was made anew and its log moved away; its numbers are lower than before.
     anew = Stepping(life=2)
@@ -128,7 +128,7 @@ def test_letters_of_a_log_that_is_gone_hold_nothing_in_the_next(durable: bool) -
     anew.put(1, "good")
     anew.settle(run)
     assert run.ready
-    assert run.delivery.letter_count == 0
+    assert run.delivery.dead_letter_count == 0
     assert target.row_count("orders") == 59
     last = target.get(1) if isinstance(target, IndexedMemory) else target.rows("orders")[(1,)]
     assert last is not None

@@ -56,7 +56,7 @@ def caring(
     world: Stepping, *runs: PipelineRun, options: LogOptions = NOTHING
 ) -> tuple[LogRetention, Line]:
     line = Line(world)
-    store = runs[0].around.store if runs else ProgressStore(world.connection)
+    store = runs[0].context.store if runs else ProgressStore(world.connection)
     files = Files(world.disk, "/data")
     made = LogRetention(
         line,  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def caring(
 def pins_of(
     world: Stepping, run: PipelineRun, options: LogOptions = NOTHING
 ) -> list[tuple[str, Position]]:
-    found = pipeline_pins(run, run.around.store, world.log, options, found=True)
+    found = pipeline_pins(run, run.context.store, world.log, options, found=True)
     return [(pin.kind, pin.position) for pin in found]
 
 
@@ -108,7 +108,7 @@ def test_where_a_durable_pipeline_of_changes_began_is_kept_until_it_follows(
     with pytest.raises(KeyboardInterrupt):
         while True:
             run.step()
-    origin = run.around.store.origins("orders")["orders"]
+    origin = run.context.store.origins("orders")["orders"]
     for key in range(2, 8):
         world.put(key)
     run = world.run(pipeline)
@@ -176,7 +176,7 @@ def test_a_table_that_settles_while_it_is_looked_at_is_pinned_all_the_same(
 
     found = pipeline_pins(
         Around(),  # type: ignore[arg-type]
-        run.around.store,
+        run.context.store,
         world.log,
         NOTHING,
         found=True,
@@ -265,7 +265,7 @@ def test_the_log_is_kept_for_a_pipeline_of_changes_that_does_not_run(
     target = ScriptedTarget()
     pipeline = Pipeline(world.source, "orders", target, mode="changes")
     run = stored(world, pipeline)
-    at = run.around.store.reached("orders", "orders")
+    at = run.context.store.reached("orders", "orders")
     care, line = caring(world)
     assert care.pins()[0] == Pin("progress", "orders", at)
     care.look()
@@ -274,7 +274,7 @@ def test_the_log_is_kept_for_a_pipeline_of_changes_that_does_not_run(
     world.settle(run)
     assert run.error is None
     assert len(target.rows("orders")) == 6
-    run.around.store.forget("orders")
+    run.context.store.forget("orders")
     assert Position.parse(caring(world)[0].decide().prune) == world.log.end
 
 
@@ -294,7 +294,7 @@ def test_one_that_can_be_loaded_anew_keeps_nothing_and_that_is_said_once(
     care.look()
     assert Position.parse(line.sent[0].prune) == world.log.end
     assert told == [
-        "log is pruned beyond a pipeline that does not run: it will be loaded anew"
+        "log is pruned past a pipeline that does not run: it will be loaded again"
     ] * int(durable)
 
 

@@ -189,7 +189,7 @@ def test_a_table_is_noted_as_live_only_once_its_target_shows_it(
     switch = ScriptedLoading.switch
 
     def looking(loading: ScriptedLoading, at: Position) -> None:
-        stored.append(run.around.store.state("orders", "orders"))
+        stored.append(run.context.store.state("orders", "orders"))
         switch(loading, at)
 
     monkeypatch.setattr(ScriptedLoading, "switch", looking)
@@ -200,6 +200,6 @@ def test_a_table_is_noted_as_live_only_once_its_target_shows_it(
     # Whoever is killed here loads it anew; a table noted as live would go on without its rows.
     (before,) = stored
     assert before is None or before[0] not in ("live", "complete")
-    after = run.around.store.state("orders", "orders")
+    after = run.context.store.state("orders", "orders")
     assert after is not None
     assert after[0] == "live"

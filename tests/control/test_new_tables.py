@@ -310,7 +310,7 @@ def test_step_by_step_a_new_table_joins_where_the_others_stand() -> None:
     world.recorder.step([], 0)
     world.put(1, table="items")
     known = {name: schema(name, world) for name in ("orders", "items")}
-    assert run.growing.hear(known, {}, run.tables)
+    assert run.new_tables.update(known, {}, run.tables)
     assert run.step() != IDLE or world.asked == ["items"]
     assert [member.state for member in run.members] == ["live", "waiting"]
     assert not run.ready
@@ -320,10 +320,10 @@ def test_step_by_step_a_new_table_joins_where_the_others_stand() -> None:
     assert len({member.reached for member in run.members}) == 1
     assert set(target.rows("items")) == {(1,)}
     assert set(target.rows("orders")) == {(1,), (2,)}
-    assert not run.growing.hear(known, {}, run.tables)
+    assert not run.new_tables.update(known, {}, run.tables)
     # Gone before it could be loaded: nobody waits for it.
     run.ask_reload("items", 99)
     del known["items"]
-    assert run.growing.hear(known, {}, run.tables)
+    assert run.new_tables.update(known, {}, run.tables)
     run.step()
     assert run.ready

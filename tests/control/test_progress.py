@@ -32,32 +32,32 @@ def only(progress: Progress) -> CopyInfo:
 
 
 def test_rows_rate_and_time_left_are_shown(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 0, 10_000)
+    progress.update("orders", 0, 10_000)
     clock.now += 4
-    progress.told("orders", 2_000, 10_000)
+    progress.update("orders", 2_000, 10_000)
     assert only(progress) == CopyInfo("orders", 2_000, 10_000, 4.0, 500.0, 16.0)
 
 
 def test_without_an_estimate_no_time_is_named(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 0, None)
+    progress.update("orders", 0, None)
     clock.now += 2
-    progress.told("orders", 100, None)
+    progress.update("orders", 100, None)
     shown = only(progress)
     assert (shown.rows_per_s, shown.expected, shown.left_seconds) == (50.0, None, None)
 
 
 def test_an_estimate_that_was_passed_is_dropped(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 0, 50)
+    progress.update("orders", 0, 50)
     clock.now += 1
-    progress.told("orders", 60, 50)
+    progress.update("orders", 60, 50)
     assert only(progress).expected is None
     assert only(progress).left_seconds is None
 
 
 def test_a_copy_that_stands_still_is_seen_to(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 0, 1_000)
+    progress.update("orders", 0, 1_000)
     clock.now += 1
-    progress.told("orders", 100, 1_000)
+    progress.update("orders", 100, 1_000)
     clock.now += 9
     assert only(progress).rows_per_s == pytest.approx(10.0)
 
@@ -65,36 +65,36 @@ def test_a_copy_that_stands_still_is_seen_to(progress: Progress, clock: Clock) -
 def test_time_spent_waiting_for_the_first_row_is_not_in_the_rate(
     progress: Progress, clock: Clock
 ) -> None:
-    progress.told("orders", 0, 1_000)
+    progress.update("orders", 0, 1_000)
     clock.now += 50
-    progress.told("orders", 0, 1_000)
+    progress.update("orders", 0, 1_000)
     clock.now += 1
-    progress.told("orders", 100, 1_000)
+    progress.update("orders", 100, 1_000)
     shown = only(progress)
     assert (shown.rows_per_s, shown.seconds) == (100.0, 51.0)
 
 
 def test_the_rate_is_that_of_late(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 0, None)
+    progress.update("orders", 0, None)
     rows = 0
     for second in range(200):
         clock.now += 1
         rows += 1_000 if second < 100 else 10
-        progress.told("orders", rows, None)
+        progress.update("orders", rows, None)
     assert only(progress).rows_per_s == pytest.approx(10.0)
     assert WINDOW_SECONDS < 100
 
 
 def test_a_copy_that_begins_anew_begins_at_nothing(progress: Progress, clock: Clock) -> None:
-    progress.told("orders", 500, 1_000)
+    progress.update("orders", 500, 1_000)
     clock.now += 10
-    progress.told("orders", 20, 1_000)
+    progress.update("orders", 20, 1_000)
     assert only(progress) == CopyInfo("orders", 20, 1_000, 0.0, 0.0, None)
 
 
 def test_what_is_done_or_given_up_is_not_shown(progress: Progress) -> None:
-    progress.told("b", 1, None)
-    progress.told("a", 1, None)
+    progress.update("b", 1, None)
+    progress.update("a", 1, None)
     assert [copy.table for copy in progress.copies()] == ["a", "b"]
     progress.done("a")
     progress.done("never")

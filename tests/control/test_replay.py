@@ -227,9 +227,9 @@ def test_what_cannot_be_replayed_into_is_refused(market: Market) -> None:
         engine.replay("orders", memory())
     with engine:
         assert engine.await_ready(PATIENCE)
-        with pytest.raises(BadTransform, match="keeps up to date"):
+        with pytest.raises(BadTransform, match="belongs to a pipeline"):
             engine.replay("orders", live)
-        with pytest.raises(BadTransform, match="no frames"):
+        with pytest.raises(BadTransform, match="cannot write DataFrames"):
             engine.replay("orders", foreach_batch(lambda frame, batch: None))
         with pytest.raises(UnknownPart, match="Unknown target"):
             engine.replay("orders", "parquet:")
@@ -251,7 +251,7 @@ def test_an_end_before_the_baseline_is_exact_and_a_start_before_the_log_are_expi
         assert market.recorded(engine)
         early = Position(1, 1)
         assert engine.reload("shop", "orders", timeout=PATIENCE)
-        with pytest.raises(PositionExpired, match="newer than the end"):
+        with pytest.raises(PositionExpired, match="newer than the requested end"):
             engine.replay("orders", memory(), end=before(early))
         with pytest.raises(PositionExpired, match="begins later"):
             engine.replay("orders", memory(), start=Position(0, 5))
@@ -345,6 +345,29 @@ def test_a_row_that_fails_is_left_out_with_what_follows_it_and_no_letter_is_writ
         again = memory()
         engine.replay("orders", again)
         assert {key: row["version"] for key, row in rows_of(again).items()} == {1: 5}
+
+
+@pytest.mark.meets("R30")
+@pytest.mark.parametrize("into", ["memory", "jsonl"])
+def test_a_truncate_after_the_end_does_not_bring_back_what_follows_a_failed_row(
+    into: str, market: Market
+) -> None:
+    with market.engine(market.pipeline(memory()), runner=ArrowRunner(fails=odd)) as engine:
+        assert engine.await_ready(PATIENCE)
+        # One flush, so that the truncate is in the batch that the replay ends in.
+        with market.source.transaction():
+            market.put("orders", 1, version=13)
+            market.put("orders", 1, version=2)
+            market.source.emit_truncate("orders")
+        assert market.recorded(engine)
+        stream, target = io.BytesIO(), memory()
+        last = Position(1, market.source.position.commit, 1)
+        done = engine.replay("orders", target if into == "memory" else JsonLines(stream), end=last)
+        assert done.failed == 2
+        if into == "memory":
+            assert rows_of(target)[1]["version"] == 0
+        else:
+            assert [each for each in json_rows(stream) if each["position"]] == []
 
 
 def test_more_than_the_pipeline_allows_end_the_replay(market: Market) -> None:

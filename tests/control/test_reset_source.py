@@ -16,7 +16,7 @@ from headrace.capture.sqlite.source import SQLiteSource
 from headrace.capture.sqlite.triggers import LOG, META
 from headrace.engine.engine import Engine
 from headrace.errors import NotRunning, SourceRefused
-from headrace.runtime.source_run import OwedReset
+from headrace.runtime.source_run import RequestedReset
 from headrace.targets.memory import memory
 from tests.support.shop import PATIENCE, Market, Shop, await_that
 
@@ -172,31 +172,31 @@ def test_sources_that_cannot_be_reset_say_so(tmp_path: Path) -> None:
 
 
 def test_a_reset_is_owed_until_reading_began_anew() -> None:
-    owed, asked = OwedReset(), Reset(True)
-    owed.moved("resetting")
-    owed.moved("streaming")
-    assert owed.give() is None
-    owed.ask(asked)
-    owed.moved("streaming")  # on its way before the recorder had heard
-    assert owed.owed
-    owed.moved("resetting")
-    assert owed.give() == asked  # a new recorder: it knows nothing of what the last one did
-    owed.moved("streaming")
-    assert owed.owed
-    owed.moved("resetting")
-    owed.moved("waiting")
-    owed.moved("streaming")
-    assert not owed.owed
+    reset, asked = RequestedReset(), Reset(True)
+    reset.moved("resetting")
+    reset.moved("streaming")
+    assert reset.give() is None
+    reset.ask(asked)
+    reset.moved("streaming")  # on its way before the recorder had heard
+    assert reset.pending
+    reset.moved("resetting")
+    assert reset.give() == asked  # a new recorder: it knows nothing of what the last one did
+    reset.moved("streaming")
+    assert reset.pending
+    reset.moved("resetting")
+    reset.moved("waiting")
+    reset.moved("streaming")
+    assert not reset.pending
 
 
 def test_a_recorder_that_stops_before_it_has_heard_has_not_failed_the_reset() -> None:
-    owed = OwedReset()
-    owed.ask(Reset())
-    assert owed.stopped()
-    assert owed.owed
-    owed.moved("resetting")
-    assert not owed.stopped()
-    assert not owed.owed
+    reset = RequestedReset()
+    reset.ask(Reset())
+    assert reset.stopped()
+    assert reset.pending
+    reset.moved("resetting")
+    assert not reset.stopped()
+    assert not reset.pending
 
 
 @pytest.mark.meets("R31")

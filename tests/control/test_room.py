@@ -38,8 +38,8 @@ rooms = st.builds(
 )
 
 
-def at(commit: int, *, set_aside: bool = False) -> Watermark:
-    return Watermark(durable=True, settled=Position(1, commit), set_aside=set_aside)
+def at(commit: int, *, released: bool = False) -> Watermark:
+    return Watermark(durable=True, settled=Position(1, commit), released=released)
 
 
 # -- who gives way ------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def test_what_is_being_loaded_holds_the_source_as_well() -> None:
 
 
 def test_one_that_was_set_aside_is_not_asked_again() -> None:
-    assert to_release(BUSY, END, {"gone": at(1, set_aside=True)}) is None
-    assert to_release(BUSY, END, {"gone": at(1, set_aside=True), "next": at(9)}) == "next"
+    assert to_release(BUSY, END, {"gone": at(1, released=True)}) is None
+    assert to_release(BUSY, END, {"gone": at(1, released=True), "next": at(9)}) == "next"
 
 
 @pytest.mark.meets("R28", "R4")
@@ -110,7 +110,7 @@ def test_whoever_gives_way_is_what_the_acknowledgement_waits_for(
     assert is_full(room)
     assert room.limit is not None
     assert room.used >= FULL * room.limit
-    assert not marks[name].set_aside
+    assert not marks[name].released
     assert acknowledged(end, marks.values(), None) == marks[name].upto(end) < end
     assert pinned_by(room, end, marks) == name
 

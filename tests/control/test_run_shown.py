@@ -9,9 +9,9 @@ from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import Recorder
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.model import TableState
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
@@ -71,7 +71,7 @@ def running(disk: SimulatedDisk, source: MemorySource, target: IndexedMemory) ->
     )
     store.take_over()
     pipeline = Pipeline(source, "orders", target)
-    around = Surroundings(
+    context = RunContext(
         log=LogReader.open(Files(disk, "/data"), "shop"),
         runner=ArrowRunner(disk),
         store=store,
@@ -81,7 +81,7 @@ def running(disk: SimulatedDisk, source: MemorySource, target: IndexedMemory) ->
         ask_baseline=lambda table, newer_than: None,
         flush_times=lambda entry: None,
     )
-    run = PipelineRun("orders", "shop", pipeline, source.traits, around)
+    run = PipelineRun("orders", "shop", pipeline, source.traits, context)
     run.prepare(source.describe(["orders"]))
     run.open()
     return run

@@ -293,7 +293,7 @@ def test_a_failing_store_does_not_make_an_alteration_forgotten(
 ) -> None:
     orders = memory()
     world = World(orders)
-    store = world.live._around.store
+    store = world.live.context.store
     kept = store.set_states
 
     def full(*arguments: object) -> None:

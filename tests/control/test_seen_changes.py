@@ -110,5 +110,5 @@ def test_a_truncate_that_the_snapshot_saw_neither_empties_the_rows_nor_ends_thei
     window.commit(Op.UPDATE, xid=111, key=2, status="good")
     run = window.run()
     assert window.given == [[4], [3]]
-    kinds = [(letter.kind, letter.baseline) for letter in run.delivery.letters.all()]
+    kinds = [(letter.kind, letter.baseline) for letter in run.delivery.dead_letters.all()]
     assert kinds == [("failed", 1), ("behind", None)]

@@ -37,8 +37,8 @@ def test_a_paused_pipeline_that_is_set_aside_holds_nothing_and_is_exact_after_re
         world.put(key)
     steps(run)
     assert run.watermark().upto(world.log.end) < world.log.end
-    run.set_aside(used=9, limit=10)
-    assert run.watermark().set_aside, "at once, whatever it is doing"
+    run.release_source(used=9, limit=10)
+    assert run.watermark().released, "at once, whatever it is doing"
     steps(run)
     assert (run.state, run.members[0].state) == ("paused", "waiting")
     assert not run.ready
@@ -47,8 +47,8 @@ def test_a_paused_pipeline_that_is_set_aside_holds_nothing_and_is_exact_after_re
     run.resume()
     world.settle(run)
     assert run.ready
-    assert run.yielding.why is None
-    assert not run.watermark().set_aside
+    assert run.release.why is None
+    assert not run.watermark().released
     assert target.rows("orders") == world.source.rows("orders")
 
 
@@ -57,7 +57,7 @@ def test_it_is_not_ready_from_the_moment_it_is_set_aside() -> None:
     world = Stepping()
     run = following(world, ScriptedTarget())
     assert run.ready
-    run.set_aside()
+    run.release_source()
     assert not run.ready
     world.settle(run)
     assert run.ready
@@ -72,24 +72,24 @@ def test_a_pipeline_set_aside_stays_so_over_a_restart(taken: bool) -> None:
     run = following(world, target)
     run.pause()
     world.put(2)
-    run.set_aside(used=9, limit=10)
+    run.release_source(used=9, limit=10)
     if taken:
         steps(run)
     # Another life, as after a crash: nothing was closed.
     run = world.run(Pipeline(world.source, "orders", target))
     assert run.paused
-    assert run.watermark().set_aside
-    assert run.yielding.why is not None
-    assert run.yielding.why.facts == {"pipeline": "orders", "used": 9, "limit": 10}
+    assert run.watermark().released
+    assert run.release.why is not None
+    assert run.release.why.facts == {"pipeline": "orders", "used": 9, "limit": 10}
     steps(run)
     assert run.members[0].state == "waiting"
     run.resume()
     world.settle(run)
     assert run.ready
-    assert not run.watermark().set_aside
+    assert not run.watermark().released
     assert target.rows("orders") == world.source.rows("orders")
     run = world.run(Pipeline(world.source, "orders", target))
-    assert run.yielding.why is None
+    assert run.release.why is None
     assert run.members[0].state == "live"
 
 
@@ -103,7 +103,7 @@ def test_a_failed_pipeline_gives_way_and_begins_anew_once_it_is_resumed() -> Non
     world.put(2)
     steps(run)
     assert run.failed
-    run.set_aside()
+    run.release_source()
     steps(run)
     assert run.failed
     assert run.members[0].state == "waiting"
@@ -122,10 +122,10 @@ def test_an_intent_does_not_outlive_the_place_it_was_meant_for() -> None:
     target.reject(TargetError("Not there"))
     world.put(2)
     run.step()
-    assert run._around.store.intent("orders") is not None
-    run.set_aside()
+    assert run.context.store.intent("orders") is not None
+    run.release_source()
     run.step()
-    assert run._around.store.intent("orders") is None
+    assert run.context.store.intent("orders") is None
     world.settle(run)
     assert run.ready
     assert target.rows("orders") == world.source.rows("orders")
@@ -140,7 +140,7 @@ def test_a_reload_that_is_owed_is_still_owed() -> None:
     assert newest is not None
     run.ask_reload("orders", newest.baseline)
     steps(run)
-    run.set_aside()
+    run.release_source()
     world.asked.clear()
     steps(run)
     assert run.members[0].state == "waiting"
@@ -162,13 +162,13 @@ def test_what_is_being_loaded_goes_on_and_only_lets_go_of_the_source() -> None:
     world.put(2)
     assert run.watermark().upto(world.log.end) < world.log.end
     load = run.members[0].load
-    run.set_aside()
+    run.release_source()
     run.step()
-    assert run.watermark().set_aside or run.ready
+    assert run.watermark().released or run.ready
     assert load is not None
     world.settle(run)
     assert run.ready
-    assert run.yielding.why is None
+    assert run.release.why is None
     assert {row["id"] for row in target.all()} == {1, 2}
 
 
@@ -181,19 +181,19 @@ def test_a_pipeline_of_changes_alone_fails_by_name_and_stays_failed() -> None:
     steps(run)
     run.pause()
     world.put(2)
-    run.set_aside()
+    run.release_source()
     steps(run)
     assert run.failed
     assert isinstance(run.error, ChangesMissing)
     assert run.error.facts == {"pipeline": "orders", "table": "orders"}
-    assert run.watermark().set_aside
+    assert run.watermark().released
     run.resume()
     steps(run)
     assert isinstance(run.error, ChangesMissing)
     run = world.run(Pipeline(world.source, "orders", target, mode="changes"))
     steps(run)
     assert isinstance(run.error, ChangesMissing)
-    assert run.watermark().set_aside
+    assert run.watermark().released
     assert len(target.rows("orders")) == 1
     # The remedy: another mode takes a baseline.
     run = following(world, target)
@@ -206,7 +206,7 @@ def test_a_pipeline_of_changes_alone_that_is_set_aside_does_not_keep_the_engine_
 ):
     world = Stepping()
     run = following(world, ScriptedTarget(), mode="changes")
-    run.set_aside()
+    run.release_source()
     run.close()
     assert run.failed
 
@@ -222,7 +222,7 @@ def test_whatever_happens_around_it_the_target_ends_exact(seed: int) -> None:
     for number in range(60):
         match dice.randrange(8):
             case 0:
-                run.set_aside()
+                run.release_source()
             case 1:
                 run.pause()
             case 2:
@@ -238,12 +238,12 @@ def test_whatever_happens_around_it_the_target_ends_exact(seed: int) -> None:
                 world.put(dice.randrange(9), str(number), dice.choice(["orders", "items"]))
         for _ in range(dice.randrange(6)):
             run.step()
-        if isinstance(target, ScriptedTarget) and run.yielding.why is not None:
+        if isinstance(target, ScriptedTarget) and run.release.why is not None:
             assert not run.ready
     run.resume()
     world.settle(run)
     assert run.ready
-    assert run.yielding.why is None
+    assert run.release.why is None
     for table in ("orders", "items"):
         assert _rows(target, table) == world.source.rows(table)
 

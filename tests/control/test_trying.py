@@ -115,7 +115,7 @@ def test_all_tables_are_tried_or_the_one_that_is_named(shop: Shop) -> None:
     assert [each.table for each in tried(asked)] == ["orders", "letters"]
     [found] = tried(asked, table="letters")
     assert [each.row_after for each in found.rows] == [{"id": 7, "status": "paid"}]
-    with pytest.raises(UnknownPipeline, match="no such table") as caught:
+    with pytest.raises(UnknownPipeline, match="does not have this table") as caught:
         tried(asked, table="nobody")
     assert caught.value.remedy == "Its tables: orders, letters."
 

@@ -31,7 +31,7 @@ from tests.support.patience import patience
 ROOT = Path(__file__).parent.parent.parent
 
 LOCKED = Locked(
-    "Process 4711 on box holds /data since 2026-11-15T06:41:02+00:00",
+    "Process 4711 on box has been using /data since 2026-11-15T06:41:02+00:00",
     data="/data",
     pid=4711,
     host="box",
@@ -92,7 +92,7 @@ def test_an_error_says_what_where_and_what_to_do() -> None:
 
 def test_facts_that_the_sentence_tells_are_not_told_again() -> None:
     first = show.error_lines(LOCKED, 200)[0][1]
-    assert first == "✗ Process 4711 on box holds /data since 2026-11-15T06:41:02+00:00"
+    assert first == "✗ Process 4711 on box has been using /data since 2026-11-15T06:41:02+00:00"
 
 
 def test_lines_fit_a_narrow_terminal() -> None:

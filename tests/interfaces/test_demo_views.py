@@ -70,8 +70,8 @@ def pictured(shown: dict[str, Any], console: Console) -> RenderableType:
 
 def test_a_step_is_a_line_with_its_time() -> None:
     assert (
-        step_line({"seconds": 9.84, "name": "engine", "text": "spark is up"})
-        == "   9.8 s  spark is up"
+        step_line({"seconds": 9.84, "name": "engine", "text": "Spark is ready"})
+        == "   9.8 s  Spark is ready"
     )
 
 
@@ -213,13 +213,18 @@ def test_plain_prints_a_line_a_second(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_lines_parse_and_name_their_event(capsys: pytest.CaptureFixture[str]) -> None:
     view = DemoLines(as_json=True)
-    view.step({"seconds": 0.5, "name": "engine", "text": "spark is up"})
+    view.step({"seconds": 0.5, "name": "engine", "text": "Spark is ready"})
     for tick in range(9):
         view.show({**RUNNING, "seconds": tick / 4}, {})
     view.summary(SUMMARY)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events] == ["step", "snapshot", "snapshot", "summary"]
-    assert events[0] == {"event": "step", "seconds": 0.5, "name": "engine", "text": "spark is up"}
+    assert events[0] == {
+        "event": "step",
+        "seconds": 0.5,
+        "name": "engine",
+        "text": "Spark is ready",
+    }
     assert events[1]["hops"][-1] == {"name": "total", "p50_ms": 61.3, "p95_ms": 110.0}
     assert events[1]["lookup"]["paid_cents"] == 1_234_560
     assert events[-1]["comparison"] == {

@@ -267,7 +267,9 @@ def test_a_password_written_out_is_warned_about_or_refused(
     write(folder, f"{SHOP}\nsources.main {{ type = pg, record = [orders], {connection} }}\n")
     assert exit_code(["validate", "--offline"]) == 0
     told = capsys.readouterr().err
-    assert "! headrace.conf:11:59: sources.main.connection has a password written out" in told
+    assert (
+        "! headrace.conf:11:59: sources.main.connection contains a password in plain text" in told
+    )
     assert exit_code(["validate", "--offline", "--set", "secrets.inline=refuse"]) == 2
     assert "config.inline_secret" in capsys.readouterr().err
 

@@ -18,8 +18,8 @@ OF_CONTROL = (
         "progress before apply",
         "runtime/delivery.py",
         "            upto = self._target.write(self._as_batch(batch, computed))\n",
-        "            tables, lineage = list(batch.tables), around.log.lineage or ''\n"
-        "            around.store.advance(self.name, tables, lineage, batch.last)\n"
+        "            tables, lineage = list(batch.tables), context.log.lineage or ''\n"
+        "            context.store.advance(self.name, tables, lineage, batch.last)\n"
         "            upto = self._target.write(self._as_batch(batch, computed))\n",
         seeds=100,
     ),
@@ -56,15 +56,17 @@ OF_CONTROL = (
     Mutation(
         "a gap passed over",
         "runtime/pipeline_run.py",
-        "            if not member.behind_a_gap(log):\n",
+        "            if not member.cut_off_by_gap(log):\n",
         "            if True:\n",
     ),
     Mutation(
         "a baseline that is owed passed over",
         "runtime/pipeline_run.py",
-        "            if (owed := member.owes(log)) is not None:\n",
-        "            if (owed := member.owes(log)) is not None and log is None:\n",
-        also=(("runtime/pipeline_run.py", "or member.owes(self._around.log)\n", "\n"),),
+        "            if (required := member.rebaseline_required(log)) is not None:\n",
+        "            if (required := member.rebaseline_required(log)) and log is None:\n",
+        also=(
+            ("runtime/pipeline_run.py", "or member.rebaseline_required(self.context.log)\n", "\n"),
+        ),
     ),
     Mutation(
         "a gap passed over while every table is live and quiet",
@@ -154,7 +156,7 @@ OF_CONTROL = (
     Mutation(
         "an older engine puts a target back",
         "runtime/target_load.py",
-        "        self._around.check()\n",
+        "        self._context.check()\n",
         "",
         test=f"{GUARDS}::test_an_engine_that_was_taken_over_shows_no_table_that_it_had_loaded",
     ),
@@ -222,7 +224,7 @@ OF_CONTROL = (
     Mutation(
         "pause not stored",
         "runtime/pipeline_run.py",
-        "        self._around.store.set_paused(self.name, True)\n",
+        "        self.context.store.set_paused(self.name, True)\n",
         "",
         test="tests/control/test_pause.py::test_a_pause_outlives_the_engine",
     ),

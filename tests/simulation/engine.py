@@ -24,10 +24,10 @@ from headrace.errors import HeadraceError, JobCancelled, StorageError
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.retention import LogRetention
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Intent, ProgressStore
 from headrace.storage.files import Files
@@ -90,12 +90,12 @@ class ShakyStore(ProgressStore):
     def _fault(self) -> bool:
         fault = self.faults.popleft() if self.faults else "none"
         if fault == "before":
-            raise StorageError("Control state cannot be written")
+            raise StorageError("control.sqlite could not be written")
         return fault == "after"
 
     def _lose(self, done: bool) -> None:
         if done:
-            raise StorageError("Control state may have been written")
+            raise StorageError("control.sqlite may have been written")
 
 
 class Segments:
@@ -230,12 +230,12 @@ class Engine:
         if care is not None:
             runs = [driven.run for driven in self.driven]
             wall = lambda: WALL + clock()  # noqa: E731
-            self.recording.care = LogRetention(
+            self.recording.retention = LogRetention(
                 self.recording, lambda: runs, tuple, self.store, self.files, care, clock, wall
             )
 
     def _run(self, name: str, pipeline: Pipeline, runner: ArrowRunner) -> PipelineRun:
-        around = Surroundings(
+        context = RunContext(
             log=self.log,
             runner=runner,
             store=self.store,
@@ -246,7 +246,7 @@ class Engine:
             flush_times=self.recording.flush_times,
         )
         database = self._database
-        return PipelineRun(name, database.name, pipeline, database.traits, around, self._most_rows)
+        return PipelineRun(name, database.name, pipeline, database.traits, context, self._most_rows)
 
     def supersede(self) -> None:
         """Another engine takes over, and this one does not know."""
@@ -333,14 +333,14 @@ class Engine:
             for driven in self.driven
             if driven.pause is None
             or self.log.last_entry > driven.seen
-            or driven.run.wishes > driven.heeded
+            or driven.run.requests > driven.heeded
             or self._clock() >= driven.due
         ]
 
     def drive(self, driven: Driven) -> None:
         """Do what the engine's loop does once."""
         run = driven.run
-        driven.seen, driven.heeded = self.log.last_entry, run.wishes
+        driven.seen, driven.heeded = self.log.last_entry, run.requests
         try:
             driven.pause = run.step()
         except HeadraceError as error:

@@ -20,7 +20,7 @@ def check_letters(world: World, seat: Seat, run: PipelineRun, table: TableName) 
     if seat.flow.mode == "baseline":
         upto = target.at(table).commit
     replay = world.watch.replays.at(seat.number, seat.flow, table, began, upto)
-    found = run.delivery.letters.all(table, superseded=True)
+    found = run.delivery.dead_letters.all(table, superseded=True)
     world.counts["letters"] += len(found)
     name = f"{run.name} {table}"
     if doubled := [each for each, times in Counter(map(_identity, found)).items() if times > 1]:

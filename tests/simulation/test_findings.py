@@ -225,7 +225,7 @@ def test_letters_of_an_engine_that_was_taken_over_do_not_stop_the_next_one(world
     world.now += 60
     rounds(world)
     run = new.engine.driven[0].run
-    assert (run.ready, [letter.key for letter in run.delivery.letters.all()]) == (True, [(2,)])
+    assert (run.ready, [letter.key for letter in run.delivery.dead_letters.all()]) == (True, [(2,)])
 
 
 @pytest.mark.meets("R25", "R31")
@@ -279,7 +279,7 @@ def test_what_failed_before_a_baseline_began_holds_nothing_after_it(world: World
     began = target_of(life).began["orders"]
     assert flush.first.commit <= began.commit < flush.last.commit, "F is not within a flush"
     assert target_of(life).seen("orders") == {1: row(1), 2: {**row(2), "n": 22}}
-    assert [(each.key, each.op) for each in run.delivery.letters.all(superseded=True)] == [
+    assert [(each.key, each.op) for each in run.delivery.dead_letters.all(superseded=True)] == [
         ((4,), "baseline")
     ]
 
@@ -298,7 +298,7 @@ def test_letters_of_a_log_that_was_lost_hold_nothing_in_the_next_one(world: Worl
     rounds(world)
     life = life_of(world)
     assert target_of(life).seen("orders") == {1: {**row(1), "n": 11}}
-    letters = life.engine.driven[0].run.delivery.letters
+    letters = life.engine.driven[0].run.delivery.dead_letters
     assert [each.superseded for each in letters.all(superseded=True)] == ["reload"]
 
 
@@ -407,7 +407,7 @@ def test_letters_that_a_truncate_ended_do_not_come_back_with_a_reload() -> None:
             life.engine.drive(driven)
             world.watch.look(life)
         assert life.seats[0].target.seen("orders") == {2: row(2)}
-        assert driven.run.delivery.letters.all() == ()
+        assert driven.run.delivery.dead_letters.all() == ()
         world.connection.close()
 
 
@@ -431,4 +431,4 @@ def test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_t
         world.watch.look(life)
     assert run.state == TableState.RELOADING
     assert set(target_of(life).rows("orders")) == {(1,), (3,)}
-    assert [letter.key for letter in run.delivery.letters.all()] == [(2,), (2,)]
+    assert [letter.key for letter in run.delivery.dead_letters.all()] == [(2,), (2,)]

@@ -182,13 +182,6 @@ def missing(log: LogReader, table: str, part: Span) -> bool:
     return log.lacks(table, part.after) and not log.lacks(table, part.last)
 
 
-def places_outside(rows: pa.Table, epoch: int, part: Span) -> list[tuple[int, int]]:
-    """Return commit and ordinal of the changes that are not in a part."""
-    outside = rows.select(["_commit", "_ordinal"]).filter(pa.array(~inside(rows, epoch, part)))
-    columns = (outside.column(at).to_pylist() for at in (0, 1))
-    return list(zip(*columns, strict=True))
-
-
 def inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which of these changes are in a part."""
     commits = rows.column("_commit").to_numpy()

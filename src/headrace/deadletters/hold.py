@@ -26,6 +26,7 @@ from headrace.changelog.change import Op
 from headrace.changelog.entries import File
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import Position
+from headrace.changelog.ranges import Span, inside
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.keys import packed_keys
@@ -244,6 +245,9 @@ class Segments:
     every_change: bool = False
     """Whether the target keeps rows after a truncate; then failed ones get dead letters, too."""
 
+    part: Span | None = None
+    """Only changes in this part count as being in here; None for all of them."""
+
     _read: list[tuple[TableSchema, pa.Table]] = field(default_factory=list)
     _known: set[RowReference] = field(default_factory=set)
 
@@ -257,15 +261,19 @@ class Segments:
         return self._read
 
     def known(self) -> frozenset[RowReference]:
-        """Return the changes that the target already has with its baseline."""
-        if self.window is not None:
+        """Return the changes that do not count: in the target's baseline, or outside the part."""
+        if self.window is not None or self.part is not None:
             self.read()
         return frozenset(self._known)
 
     def _new(self, rows: pa.Table) -> pa.Table:
-        if self.window is None:
+        if self.window is None and self.part is None:
             return rows
-        held = self.window.held(rows)
+        held = np.zeros(rows.num_rows, np.bool_)
+        if self.window is not None:
+            held |= self.window.held(rows)
+        if self.part is not None:
+            held |= ~inside(rows, self.epoch, self.part)
         known = rows.filter(pa.array(held))
         references = zip(known["_commit"].to_pylist(), known["_ordinal"].to_pylist(), strict=True)
         self._known.update(references)

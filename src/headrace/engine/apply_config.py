@@ -1,8 +1,8 @@
 """
-What a changed configuration asks of an engine at work, and doing it.
+What a changed configuration requires of a running engine, and its application.
 
-Pipelines and sources come, go and become others while the rest goes on. Whatever else is
-changed, the data directory or Spark's settings, takes effect at the next start; that is said.
+Pipelines and sources are added, dropped and replaced while the others continue. Other changes, such
+as the data directory or Spark's settings, take effect at the next start; the plan says so.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ Kind = Literal["add", "drop", "change", "later"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One thing that is to happen."""
+    """One step of a plan."""
 
     kind: Kind
     what: str
     """`pipelines.orders`, `sources.shop`, or the key that takes effect later."""
 
     why: tuple[str, ...] = ()
-    """The keys within it that are others."""
+    """The keys within it that changed."""
 
     brings: str = ""
-    """What comes of it, for a person who is asked whether to go on."""
+    """The effect, for the person who has to confirm it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
-    """All that a changed configuration asks for."""
+    """All steps that a changed configuration requires."""
 
     steps: tuple[PlannedStep, ...]
     add: tuple[str, ...]
-    """Pipelines to be taken in, those that become others included."""
+    """Pipelines to add, including those that are replaced."""
 
     drop: tuple[str, ...]
     sources: tuple[str, ...] = ()
-    """Sources that become others, while their pipelines go on."""
+    """Sources that are replaced while their pipelines continue."""
 
     values: str = field(default="", repr=False)
-    """All values of the configuration it leads to, secrets too: to tell plans apart."""
+    """All values of the new configuration, including secrets: to tell plans apart."""
 
     @property
     def empty(self) -> bool:
@@ -62,10 +62,11 @@ def planned(
     at_work: Collection[str] | None = None,
 ) -> ConfigPlan:
     """
-    Return what it takes to get from one configuration to another.
+    Return the steps from one configuration to another.
 
-    What takes effect at a start only is compared with the one the engine was `started` with.
-    `at_work` are the pipelines there are; one that an earlier change could not open is not.
+    Keys that only take effect at a start are compared with the configuration the engine was
+    `started` with. `at_work` names the running pipelines; one that an earlier change could not
+    open is not among them.
     """
     old, new = _Sections(before), _Sections(after)
     if at_work is not None:
@@ -74,18 +75,18 @@ def planned(
     steps, add, drop = [], [], []
     for name in new.sources.keys() - old.sources.keys():
         if any(each["source"] == name for each in after.pipelines.values()):
-            steps.append(PlannedStep("add", f"sources.{name}", brings="is recorded from now on"))
+            steps.append(PlannedStep("add", f"sources.{name}", brings="capture starts now"))
         else:
             steps.append(
-                PlannedStep("later", f"sources.{name}", brings="recorded from the next start on")
+                PlannedStep("later", f"sources.{name}", brings="capture starts at the next start")
             )
     for name in old.sources.keys() - new.sources.keys():
         if before.sources[name].values["record"]:
             steps.append(
-                PlannedStep("later", f"sources.{name}", brings="recorded until the next start")
+                PlannedStep("later", f"sources.{name}", brings="captured until the next start")
             )
         else:
-            brings = "is recorded no more; its log stays"
+            brings = "capture stops; its log is kept"
             steps.append(PlannedStep("drop", f"sources.{name}", brings=brings))
     others = set()
     for name in new.sources.keys() & old.sources.keys():
@@ -94,24 +95,24 @@ def planned(
             steps.append(PlannedStep("later", f"sources.{name}", tuple(later), "at the next start"))
         if now := tuple(key for key in keys if key not in later):
             others.add(name)
-            brings = "its recorder is started anew; its pipelines go on"
+            brings = "its recorder restarts; its pipelines continue"
             steps.append(PlannedStep("change", f"sources.{name}", now, brings))
     for name in new.pipelines.keys() - old.pipelines.keys():
         add.append(name)
-        brings = "loads its tables: from the log, or from the source where it has no copy"
+        brings = "loads its tables from the log, or from the source if the log has no baseline"
         steps.append(PlannedStep("add", f"pipelines.{name}", brings=brings))
     for name in old.pipelines.keys() - new.pipelines.keys():
         drop.append(name)
-        brings = "ends; its progress is forgotten, what its target holds stays"
+        brings = "stops; its progress is deleted, the data in its target is kept"
         steps.append(PlannedStep("drop", f"pipelines.{name}", brings=brings))
     for name in new.pipelines.keys() & old.pipelines.keys():
         keys = _different(old.pipelines[name], new.pipelines[name])
         if keys:
             add.append(name)
             drop.append(name)
-            brings = "loads its tables anew, with other steps or into another target"
+            brings = "loads its tables again, with the new steps or into the new target"
             if before.pipelines[name]["mode"] == after.pipelines[name]["mode"] == "changes":
-                brings = "goes on where it stands, with other steps or into another target"
+                brings = "continues at its position, with the new steps or into the new target"
             steps.append(PlannedStep("change", f"pipelines.{name}", keys, brings))
     for key in _different(rest, new.rest):
         steps.append(PlannedStep("later", key, brings="at the next start"))
@@ -126,7 +127,7 @@ def planned(
 
 
 def apply(engine: Engine, plan: ConfigPlan, after: EngineConfig) -> None:
-    """Carry out what can be done now; raises with everything that is wrong, and changes nothing."""
+    """Apply what can be applied now; on errors, raise all of them and change nothing."""
     built = after.build()
     wanted = [each for each in built.pipelines if each.name in plan.add]
     others = [built.sources[name] for name in plan.sources]
@@ -135,7 +136,7 @@ def apply(engine: Engine, plan: ConfigPlan, after: EngineConfig) -> None:
 
 
 class _Sections:
-    """The values of a configuration, section by section, as text that tells them apart."""
+    """The values of a configuration by section, as text that can be compared."""
 
     def __init__(self, of: EngineConfig) -> None:
         self.sources: dict[str, dict[str, str]] = {name: {} for name in of.sources}
@@ -143,7 +144,7 @@ class _Sections:
         self.rest: dict[str, str] = {}
         raw = dict(_leaves("", of.tree))
         for setting in of.settings():
-            # Shown values may be masked: where the value itself is there, it is compared.
+            # Shown values may be masked: compare the value itself if there is one.
             text = repr(raw.get(setting.name, setting.value))
             self._section(setting.path)[self._key(setting.path)] = text
 

@@ -1,8 +1,8 @@
 """
-The runs of sources and pipelines, put together for an engine that starts or changes.
+The runs of sources and pipelines, built for an engine that starts or is reconfigured.
 
-A run is given everything it needs of the engine here, and nothing is started: that is for the
-caller, who knows in which order.
+A run receives everything that it needs from the engine here. Nothing is started: the caller does
+that, in the right order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from headrace.capture.process import RunningRecorder, start_recorder
 from headrace.changelog.reader import LogReader
-from headrace.engine.checks import gathered
+from headrace.engine.checks import collected_errors
 from headrace.engine.state import EngineState
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
 from headrace.runtime.lease import Fence
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import care_for
+from headrace.runtime.retention import start_retention
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import give_context
 
@@ -33,7 +33,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
     """Return the run of a source, with its log open; its recorder is not started."""
     name, directory = source.name, state.directory
     log = LogReader.open(directory.files, name)
-    # Before it is recorded: a log in a bucket outlives the store, which is on this machine.
+    # Before recording: a log in a bucket outlives the store, which is on this machine.
     directory.store.outrank(log.term)
     recording = SourceRun(name, source.spec.kind, log, state.notify, time.time)
     recording.on_found = partial(state.tables.grow, recording, state.wake)
@@ -43,9 +43,9 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
 
 
 def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], RunningRecorder]:
-    """Return what starts the recorder of a source, for the tables that are taken now."""
+    """Return a function that starts the recorder of a source, for its current tables."""
     source, directory, tables = state.sources[recording.name], state.directory, state.tables
-    # Not the store's later on: another source's log may have raised that since.
+    # Not the store's term at a later time: another source's log may have raised it since.
     recording.fence.term = directory.store.term
     return partial(
         start_recorder,
@@ -58,7 +58,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         term=directory.store.term,
         on_report=recording.on_report,
         how=state.options.recorder,
-        owed=recording.owed_reset,
+        owed=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
     )
@@ -67,9 +67,9 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
 def pipeline_run(
     state: EngineState, name: str, pipeline: Pipeline, recording: SourceRun
 ) -> PipelineRun:
-    """Return the run of a pipeline on the log of its source; neither prepared nor open."""
-    assert state.runner is not None, "a pipeline is run after its runner is there"
-    around = Surroundings(
+    """Return the run of a pipeline on the log of its source, not yet prepared or open."""
+    assert state.runner is not None, "the runner is created before pipelines"
+    context = RunContext(
         log=recording.log,
         runner=state.runner,
         store=state.directory.store,
@@ -80,21 +80,21 @@ def pipeline_run(
         flush_times=recording.flush_times,
         fence=recording.fence,
     )
-    give_context(name, pipeline.target, around)
-    return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)
+    give_context(name, pipeline.target, context)
+    return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)
 
 
 def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:
-    """Analyse the plans of pipelines; raise everything that is wrong with them together."""
-    with gathered() as errors:
+    """Compile the plans of pipelines; raise all errors together."""
+    with collected_errors() as errors:
         for run in runs:
             with errors:
                 run.prepare(state.tables.schemas_for(run))
 
 
 def maintain_logs(state: EngineState) -> None:
-    """Begin the retention of every log that has none yet (R27)."""
-    care_for(
+    """Start retention for every log that does not have it yet (R27)."""
+    start_retention(
         state.recordings,
         state.runs,
         state.tables.only_recorded,

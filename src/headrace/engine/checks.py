@@ -1,11 +1,11 @@
 """
-Checks of everything that can be found wrong before a start, reported together.
+Checks before a start; all errors are reported together.
 
-`ErrorCollector` and `gathered` collect the errors of a configuration, which are found one by one,
-and report them together.
+`ErrorCollector` and `collected_errors` collect errors, which are found one by one, and report them
+together.
 
-The ids of sources and pipelines are given, or made from what they stand for. An id is a folder's
-name, a metric's label and a word on the command line, so it is short and plain:
+The ids of sources and pipelines are given, or derived from names of tables and sources. An id is
+the name of a folder, a label of metrics and a word on the command line, so it is short and plain:
 `[a-z0-9][a-z0-9._-]{0,63}`.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ErrorCollector:
-    """Collects errors as they are raised: `with gathering:` around each thing that may."""
+    """Collects errors as they are raised: put each check that may raise into `with collector:`."""
 
     def __init__(self) -> None:
         self.found: list[HeadraceError] = []
@@ -49,12 +49,12 @@ class ErrorCollector:
 
 
 @contextmanager
-def gathered() -> Iterator[ErrorCollector]:
-    """Raise `InvalidConfiguration` at the end of the block, if anything was found in it."""
-    gathering = ErrorCollector()
-    yield gathering
-    if gathering.found:
-        raise InvalidConfiguration.of(gathering.found)
+def collected_errors() -> Iterator[ErrorCollector]:
+    """Raise `InvalidConfiguration` at the end of the block if it collected any error."""
+    collector = ErrorCollector()
+    yield collector
+    if collector.found:
+        raise InvalidConfiguration.of(collector.found)
 
 
 # --- sources, tables and plans --------------------------------------------------------------------
@@ -68,12 +68,12 @@ def checked_schemas(
     selections: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> dict[str, TableSchema]:
     """
-    Return the schema of every `source/table`: those named, and those that `selections` choose.
+    Return the schema of every `source/table`: the named ones, and those that `selections` choose.
 
-    Raises `InvalidConfiguration` with all that is wrong with names, sources, tables and plans.
+    Raises `InvalidConfiguration` with all errors in names, sources, tables and plans.
     """
     schemas: dict[str, TableSchema] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         errors.found += misnamed
         for name, source in sources.items():
             found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))
@@ -89,17 +89,17 @@ def checked_schemas(
 def looked_at(
     source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
 ) -> tuple[dict[str, TableSchema], list[HeadraceError]]:
-    """Return the schemas of a source's tables, as far as there are, and what is wrong with it."""
+    """Return the schemas of a source's tables, as far as they are known, and all errors."""
     from headrace.capture.table_selection import blamed, describe
 
     matched, unlisted = _matching(source, named, selections)
     wanted = [*named, *matched]
-    # What only matches a pattern is left out where it cannot be captured.
+    # A table that only matches a pattern is left out if it cannot be captured.
     refused, problems = blamed(source.check(wanted), matched)
     errors = [*(problems or unlisted)]
     wanted = [table for table in wanted if table not in refused]
     schemas: dict[str, TableSchema] = {}
-    # One bad table must not hide what is wrong with the pipelines of another.
+    # One bad table must not hide errors in the pipelines of another.
     for some in [[table] for table in wanted] if problems else [wanted]:
         try:
             described, _ = describe(source, some, matched)
@@ -114,7 +114,7 @@ def looked_at(
 def _matching(
     source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...], list[HeadraceError]]:
-    """Return the tables that patterns stand for, or why that cannot be said."""
+    """Return the tables that match the patterns, or the error that kept us from listing them."""
     from headrace.capture.table_selection import matching
 
     try:
@@ -130,16 +130,16 @@ _OTHER = re.compile(r"[^a-z0-9._-]")
 
 
 def fitted(text: str) -> str:
-    """Return `text` made to fit an id: lower case, anything else an underscore."""
+    """Return `text` as an id: lower case, every other character replaced by an underscore."""
     plain = _OTHER.sub("_", text.lower())[:64]
     return plain if plain and _ID.fullmatch(plain) else f"x{plain}"[:64]
 
 
 def checked(name: str, what: str) -> list[HeadraceError]:
-    """Return what is wrong with an id that was given."""
+    """Return the errors in an id."""
     if _ID.fullmatch(name):
         return []
-    return [BadName(f"{what} name {name!r} is not an id")]
+    return [BadName(f"{what} name {name!r} is not a valid id")]
 
 
 def pipeline_names(
@@ -148,7 +148,7 @@ def pipeline_names(
     """
     Name pipelines given as (name or None, source, table, target type).
 
-    A default is the table's name, several joined by `_`, or `source.table.type` where that
+    The default is the table's name, several joined by `_`, or `source.table.type` if that name
     is taken.
     """
     names: list[str] = []
@@ -162,7 +162,7 @@ def pipeline_names(
             if name in names or any(name == other for other, *_ in wanted):
                 name = fitted(f"{source}.{table}.{kind}")
         if name in names:
-            errors.append(BadName(f"Two pipelines are called {name}"))
+            errors.append(BadName(f"Two pipelines are named {name}"))
         names.append(name)
     return names, errors
 
@@ -170,7 +170,7 @@ def pipeline_names(
 def named(
     pipelines: Sequence[Pipeline], recorded: Sequence[Recordable] = ()
 ) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
-    """Return the sources by name, the pipelines' names, and what is wrong with both."""
+    """Return the sources by name, the names of the pipelines, and the errors in both."""
     sources, errors = named_sources([*(pipeline.source for pipeline in pipelines), *recorded])
     names, wrong = named_pipelines(pipelines)
     return sources, names, errors + wrong
@@ -179,21 +179,21 @@ def named(
 def named_sources(
     given: Sequence[Recordable],
 ) -> tuple[dict[str, Recordable], list[HeadraceError]]:
-    """Return sources by name, and what is wrong with the names."""
+    """Return sources by name, and the errors in the names."""
     errors: list[HeadraceError] = []
     sources: dict[str, Recordable] = {}
     for source in given:
         if source.name not in sources:
             errors += checked(source.name, "Source")
         if sources.setdefault(source.name, source) is not source:
-            errors.append(BadName(f"Two sources are called {source.name}"))
+            errors.append(BadName(f"Two sources are named {source.name}"))
     return sources, errors
 
 
 def named_pipelines(pipelines: Sequence[Pipeline]) -> tuple[list[str], list[HeadraceError]]:
-    """Return what pipelines are called, and what is wrong with that."""
+    """Return the names of pipelines, and the errors in them."""
     names, errors = pipeline_names(
-        # With patterns it is not for long that a table's name says what the pipeline has.
+        # With patterns, the tables of a pipeline change: it is named after its source.
         [
             (
                 p.name,
@@ -205,5 +205,5 @@ def named_pipelines(pipelines: Sequence[Pipeline]) -> tuple[list[str], list[Head
         ]
     )
     if len({id(p.target) for p in pipelines}) < len(pipelines):
-        errors.append(BadName("Two pipelines share a target; give each its own"))
+        errors.append(BadName("Two pipelines have the same target object; create one for each"))
     return names, errors

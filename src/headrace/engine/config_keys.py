@@ -1,8 +1,8 @@
 """
 The keys of a configuration, and the catalogues of the parts that it may name.
 
-Parts are ours, and those of installed packages. The keys of a part are declared with the part;
-every other key is here.
+Parts come with Headrace or from installed packages. The keys of a part are declared with the part;
+all other keys are declared here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from headrace.targets.definition import MEMORY
 
 def adopted_source(type: str, maker: Any) -> Part:
     """
-    Return a part for a source's class of somebody else.
+    Return a part for a source class of another package.
 
-    It is made from a `SourceSpec`, here and again in the recorder's process, so its values
-    must be plain: a secret goes as its reference.
+    The source is built from a `SourceSpec`, here and again in the recorder's process, so its
+    values must be plain: a secret is passed as its reference.
     """
 
     def build(name: str, values: Values) -> Any:
@@ -72,7 +72,7 @@ SOURCES = Catalogue(
 TARGETS = Catalogue(
     "target",
     "headrace.targets",
-    # By name: a target that is more than the contract of `targets` is not imported by the engine.
+    # By name: the engine does not import a target that needs more than `targets`.
     {"indexed-memory": MEMORY, **FUNCTION_TARGETS, "table": "headrace.lake.definition:TABLE"},
 )
 FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
@@ -85,23 +85,28 @@ _SOURCE = (
     Key(
         "record",
         ListOf(Text(), example="[orders]"),
-        "Tables that are recorded whether or not a pipeline takes them; patterns, too.",
+        "Tables or patterns to record even if no pipeline uses them.",
         default=[],
     ),
 )
 
 _DEAD_LETTER = (
-    Key("store", Choice(("local",)), "Where letters are kept: beside the log.", default="local"),
+    Key(
+        "store",
+        Choice(("local",)),
+        "Where dead letters are stored: next to the log.",
+        default="local",
+    ),
     Key(
         "max_per_batch",
         Integer(0),
-        "Rows of a batch that may fail before the pipeline stops.",
+        "Maximum number of rows of a batch that may fail; the pipeline stops at more.",
         default=MAX_PER_BATCH,
     ),
     Key(
         "max_keys",
         Integer(0),
-        "Rows that may be held in all before the pipeline stops.",
+        "Maximum number of keys that dead letters may hold; the pipeline stops at more.",
         default=MAX_KEYS,
     ),
 )
@@ -110,11 +115,11 @@ _ERROR_HANDLING = (
     Key(
         "on_persistent_failure",
         Choice(("isolate", "stop")),
-        "`isolate`: a row that cannot be computed is set aside with its later changes; `stop`:"
-        " the pipeline stops at it.",
+        "`isolate`: a row that fails is stored as a dead letter, with its later changes, and the"
+        " pipeline continues; `stop`: the pipeline stops.",
         default="isolate",
     ),
-    Key("dead_letter", Section(_DEAD_LETTER), "How much is set aside.", default={}),
+    Key("dead_letter", Section(_DEAD_LETTER), "Limits for dead letters.", default={}),
 )
 
 _PIPELINE = (
@@ -122,33 +127,33 @@ _PIPELINE = (
     Key(
         "tables",
         ListOf(Text(), 1, "[orders]"),
-        'The tables; patterns, too: `["public.*", "!public.audit_*"]`.',
+        'The tables, or patterns: `["public.*", "!public.audit_*"]`.',
         required=True,
     ),
     Key(
         "mode",
         Choice(MODES),
-        "The tables as they are and then every change, the tables alone, or changes alone.",
+        "Copy the tables, then follow all changes; only copy the tables; or only follow changes.",
         default="baseline_then_changes",
     ),
     Key(
         "filters",
         ListOf(PartOf(FILTERS), example="[{ type = field-equals, … }]"),
-        "A row passes when all of them are true of it, as the source has it.",
+        "Conditions on the source's row; a row passes if all of them are true.",
         default=[],
     ),
     Key(
         "transforms",
         ListOf(PartOf(TRANSFORMS), example="[{ type = drop-fields, … }]"),
-        "What happens to a row that passed, in order.",
+        "Transforms applied, in order, to rows that pass.",
         default=[],
     ),
-    Key("target", PartOf(TARGETS), "Where the rows are brought.", required=True),
+    Key("target", PartOf(TARGETS), "Where the rows are delivered.", required=True),
     Key("error_handling", Section(_ERROR_HANDLING), "What happens to rows that fail.", default={}),
     Key(
         "on_schema_change",
         Choice(ON_SCHEMA_CHANGE),
-        "When a table gets other columns: go on with them, copy it again, or stop.",
+        "What to do when a table's columns change: continue, copy the table again, or stop.",
         default="continue",
     ),
 )
@@ -157,38 +162,43 @@ _SPARK = (
     Key(
         "master",
         Text('"local[4]"'),
-        "Where Spark runs; by default on all cores of this machine.",
+        "Where Spark runs (default: all cores of this machine).",
     ),
     Key(
         "conf",
         Entries(Text(empty=True), "SETTING", flat=True),
-        "Settings of Spark over [ours](spark.md). Where one name begins with another, both in"
-        ' quotes: `"spark.a" = 1, "spark.a.b" = 2`.',
+        "Spark settings; they override [ours](spark.md). If one name is the beginning of another,"
+        ' quote both: `"spark.a" = 1, "spark.a.b" = 2`.',
         default={},
     ),
-    Key("ui", Boolean(), "Whether Spark's own pages are served, on loopback.", default=False),
-    Key("events", Boolean(), "Whether event logs are written, in the data folder.", default=False),
+    Key("ui", Boolean(), "Serve the Spark UI, on the loopback address.", default=False),
+    Key("events", Boolean(), "Write Spark event logs, in the data directory.", default=False),
 )
 
 _LOG = (
-    Key("keep", Duration(), "How long a change is kept, whoever needs it.", default="24h"),
+    Key("keep", Duration(), "Minimum time to keep a change after its commit.", default="24h"),
     Key(
         "cap",
         Size(),
-        "The most bytes of a source's log; at 90 % of it nothing is read any more.",
+        "Maximum size of a source's log; at 90 % of it, reading from the source stops.",
     ),
-    Key("lease", Duration(), "From a file being dropped to its being deleted.", default="10m"),
+    Key(
+        "lease",
+        Duration(),
+        "Time between dropping a file from the log and deleting it.",
+        default="10m",
+    ),
     Key(
         "keep_baselines",
         Boolean(),
-        "Whether each table's newest baseline stays usable; by default where a target needs it.",
+        "Keep the newest baseline of each table usable (default: if a target needs it).",
     ),
-    Key("compact", Boolean(), "Whether many small flushes become one.", default=True),
-    Key("fold", Boolean(), "Whether a baseline is brought up to date.", default=True),
+    Key("compact", Boolean(), "Merge many small flushes into one.", default=True),
+    Key("fold", Boolean(), "Fold changes into the baseline, to keep it up to date.", default=True),
     Key(
         "storage",
         Text('"s3://bucket/prefix"'),
-        "Where logs and dead letters lie, as `s3://bucket/prefix`; by default in the data folder."
+        "Where to store logs and dead letters, as `s3://bucket/prefix` (default: data directory)."
         " See [the guide](../guides/s3.md).",
     ),
 )
@@ -197,17 +207,17 @@ _SECRETS = (
     Key(
         "inline",
         Choice(("warn", "refuse")),
-        "What happens about a password that is written out in a configuration.",
+        "What to do about a password in plain text in the configuration.",
         default="warn",
     ),
 )
 
 KEYS = (
-    Key("service", Text("shop"), "What this deployment is called, in Spark's pages for one."),
+    Key("service", Text("shop"), "The name of this deployment; the Spark UI shows it."),
     Key(
         "data",
         FilePath('"./headrace-data"'),
-        "The data directory: the log, progress, dead letters.",
+        "The data directory: log, progress, dead letters.",
         default="./headrace-data",
     ),
     Key(
@@ -217,7 +227,7 @@ KEYS = (
         required=True,
     ),
     Key("pipelines", Entries(Section(_PIPELINE), "ID"), "The pipelines, by id.", default={}),
-    Key("spark", Section(_SPARK), "The Spark that is started.", default={}),
-    Key("log", Section(_LOG), "How long changes are kept, and how many.", default={}),
-    Key("secrets", Section(_SECRETS), "How secrets are written.", default={}),
+    Key("spark", Section(_SPARK), "The Spark session that Headrace starts.", default={}),
+    Key("log", Section(_LOG), "Retention and size of the change log.", default={}),
+    Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),
 )

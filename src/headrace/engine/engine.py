@@ -7,12 +7,12 @@ The engine: pipelines from Python objects, started, supervised and stopped.
  stop:  pipelines ─▶ last acknowledgement ─▶ recorders ─▶ targets ─▶ Spark ─▶ the directory
 ```
 
-Recorders start before Spark, because a JVM takes seconds and changes do not wait for it.
-Everything that was begun is ended in reverse order, the last thing first.
+Recorders start before Spark, because a JVM takes seconds to start and changes do not wait for it.
+Everything that was started is stopped in reverse order.
 
-`Engine` starts and stops, and has the verbs and questions of its users; its state is an
-`EngineState`, which `status`, `reconfigure` and `replay` are given. `record` records without a
-pipeline: the change log alone.
+`Engine` starts and stops, and has the public methods; its state is an `EngineState`, which is
+passed to `status`, `reconfigure` and `replay`. `record` runs without a pipeline: it only writes the
+change log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headrace.runtime.copy_on_spark import share_copies
 from headrace.runtime.info import LogInfo, LogOptions, PipelineInfo, SourceInfo
 from headrace.runtime.lease import Lease, usable_folder
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import end_care
+from headrace.runtime.retention import stop_retention
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import SparkOptions, SparkWatchdog, spark_runner, with_needs
 from headrace.runtime.store import ProgressStore
@@ -79,9 +79,9 @@ class Engine:
         engine.await_ready(timeout=60)
     ```
 
-    `records` names sources and tables that are recorded whether or not a pipeline takes
-    them; with no pipeline at all, Spark is not started. `log` says how long their logs are
-    kept: `headrace.log(keep="24h", cap="10GB")`.
+    `records` lists sources and tables to record even if no pipeline uses them. Without any
+    pipeline, Spark is not started. `log` sets the retention of the change logs:
+    `headrace.log(keep="24h", cap="10GB")`.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class Engine:
 
     def start(self) -> None:
         """
-        Start everything; return when all plans stand and every pipeline is at work.
+        Start everything; return when all plans are compiled and every pipeline is running.
 
-        Raises `InvalidConfiguration` with every error found, and leaves nothing running;
-        `NotInstalled` for pipelines without Spark.
+        Raises `InvalidConfiguration` with every error found, and leaves nothing running.
+        Raises `NotInstalled` if there are pipelines and Spark is not installed.
         """
         if self._state.running:
             return
@@ -142,9 +142,9 @@ class Engine:
         self._state.running = True
 
     def stop(self) -> None:
-        """Stop everything in order; what was applied and recorded stays. May be called twice."""
+        """Stop everything in order; applied and recorded changes are kept. May be called twice."""
         self._state.running = False
-        # A change comes to its end first, or it would begin what is never ended.
+        # A running `change` finishes first, or it would start parts that are never stopped.
         with self._state.changing:
             self._end()
 
@@ -157,9 +157,9 @@ class Engine:
         state.tables.ask_baselines(state.recordings)
         if state.pipelines:
             self._start_pipelines()
-        # Last: what a pipeline needs is not known before it is open.
+        # Last: what a pipeline needs is only known once it is open.
         maintain_logs(state)
-        state.undo.append(partial(end_care, state.recordings))
+        state.undo.append(partial(stop_retention, state.recordings))
 
     def _check(self) -> None:
         state, tables = self._state, self._state.tables
@@ -202,14 +202,14 @@ class Engine:
             for name, pipeline in zip(state.names, state.pipelines, strict=True)
         ]
         prepare(state, state.runs)
-        self._step("plans are analysed")
-        # Each target is closed by an undo of its own: one that fails keeps no other open.
+        self._step("pipelines compiled")
+        # Each target is closed by a call of its own: an error in one does not keep another open.
         state.undo.extend(run.close for run in state.runs)
         for run in state.runs:
             run.open()
-        # All are open before the first one works, or anything is acknowledged: what a target
-        # that is not open yet still needs is not known, and the source would be told to
-        # forget it (invariant 1).
+        # All are opened before the first one runs and before anything is acknowledged: what a
+        # target still needs is not known until it is open, and the source would discard it
+        # (invariant 1).
         drivers = state.drivers = Drivers(state.recordings, state.notify, state.acknowledge)
         state.undo.append(state.acknowledge)
         state.undo.append(drivers.stop)
@@ -224,11 +224,11 @@ class Engine:
         runner = state.spark = spark_runner(directory.path, directory.files, session, options)
         state.undo.append(runner.stop)
         state.undo.append(SparkWatchdog(runner, self._spark_moved).stop)
-        self._step("spark is up")
+        self._step("Spark is ready")
         return runner
 
     def _spark_moved(self) -> None:
-        """Spark died, or runs again: no pipeline waits any longer for its next try."""
+        """Make all pipelines try again now, because Spark died or was restarted."""
         self._state.nudge()
         self._state.notify()
 
@@ -237,7 +237,7 @@ class Engine:
         self._state.options.on_step(text)
 
     def _end(self) -> None:
-        """End what was begun, the last thing first; then raise the first error there was."""
+        """Stop what was started, in reverse order; then raise the first error."""
         undo, first = self._state.undo, None
         try:
             while undo:
@@ -245,8 +245,8 @@ class Engine:
                 try:
                     call()
                 except Exception as error:  # noqa: BLE001 - the first is raised below
-                    # Targets are the user's code and may raise anything. The rest must still be
-                    # ended, or a recorder would outlive its engine.
+                    # Targets are user code and may raise anything. The rest must still be
+                    # stopped, or a recorder would outlive its engine.
                     first = first or error
         finally:
             self._state.readiness.ended()
@@ -257,9 +257,10 @@ class Engine:
 
     def pause(self, pipeline: str | None = None, *, source: str | None = None) -> None:
         """
-        Let pipelines rest: one, all of a source, or all. A running job is cancelled.
+        Pause pipelines: one, all of a source, or all. A running job is cancelled.
 
-        Recording goes on, and nothing is lost; a restart keeps to it, until `resume`.
+        Capture continues and nothing is lost. A paused pipeline stays paused after a restart,
+        until `resume`.
         """
         state = self._state
         drivers, runs = state.running_drivers(), state.runs_of(pipeline, source)
@@ -271,10 +272,10 @@ class Engine:
 
     def resume(self, pipeline: str | None = None, *, source: str | None = None) -> None:
         """
-        Let pipelines go on that were paused, or that stopped on an error.
+        Resume pipelines that were paused, or that stopped on an error.
 
-        Of a source, or of all, recorders that stopped for good are started again, too: after
-        what they stopped on was mended, or they stop again.
+        For a source, or for all, recorders that stopped permanently are also restarted. Fix
+        the cause first, or they stop again.
         """
         state = self._state
         runs = state.runs_of(pipeline, source)
@@ -290,11 +291,11 @@ class Engine:
 
     def reload(self, source: str, table: str, *, timeout: float | None = 0) -> bool:
         """
-        Take a new baseline of a table, and bring it to every target that has the table.
+        Take a new baseline of a table, and load it into every target that has the table.
 
-        Readers see the old rows, kept up to date, until the new ones take their place in
-        one step. Returns whether that is done; waits for it up to `timeout` seconds, None
-        for as long as it takes, but not where waiting is of no use (see `await_ready`).
+        Readers see the old rows, kept up to date, until the new ones replace them in one
+        step. Returns whether that is done; waits for it up to `timeout` seconds, or without
+        limit if None, but not if waiting cannot help (see `await_ready`).
         """
         state = self._state
         drivers, runs = state.running_drivers(), state.runs_of(None, source)
@@ -306,12 +307,12 @@ class Engine:
         self, source: str, drop_publication: bool = False, *, timeout: float | None = 0
     ) -> bool:
         """
-        Remove what is ours at a source, and begin anew there: all its tables are copied again.
+        Remove our objects from a source and start over: all its tables are copied again.
 
-        For PostgreSQL that is the slot, and the publication if asked; for SQLite the capture.
-        Readers see the rows of before until the new ones take their place; until then nothing
-        of the source is ready. A recorder that stopped for good is started again. Returns
-        whether all is done; waits for it up to `timeout` seconds, as `reload` does.
+        For PostgreSQL these are the slot, and the publication if requested; for SQLite, the
+        triggers and their table. Readers see the old rows until the new ones replace them;
+        until then the source is not ready. A recorder that stopped permanently is restarted.
+        Returns whether all is done; waits for it up to `timeout` seconds, as `reload` does.
         """
         state = self._state
         recording = state.recording_of(source)
@@ -323,11 +324,11 @@ class Engine:
 
     def await_marker(self, source: str, text: str, timeout: float | None = None) -> bool:
         """
-        Wait until all that was committed before a marker is at every target of its source.
+        Wait until every target of a source has all changes committed before a marker.
 
         A marker is a message in the source's own stream: for PostgreSQL
-        `select pg_logical_emit_message(true, 'headrace', 'text')`, of 200 bytes at most. False
-        when the time is over, or waiting is of no use (see `await_ready`).
+        `select pg_logical_emit_message(true, 'headrace', 'text')`, of at most 200 bytes.
+        Returns False after the timeout, or if waiting cannot help (see `await_ready`).
         """
         state = self._state
         recording, runs = state.recording_of(source), state.runs_of(None, source)
@@ -345,14 +346,14 @@ class Engine:
         sources: Sequence[Recordable] = (),
     ) -> None:
         """
-        Take pipelines in, and let others go; those that are in neither list go on untouched.
+        Add and drop pipelines; all others continue unchanged.
 
-        One that is to be another is in both, under its name; one that does not run, and is
-        only stored, can be let go of as well. Each of `sources`, and the source
-        of an added pipeline, takes the place of the one of its name; its other pipelines go
-        on. Raises `InvalidConfiguration` with everything that is wrong, and has then changed
-        nothing. What fails later, a target that cannot be opened, is raised at the end: that
-        pipeline is not there then.
+        To replace a pipeline, put it into both lists, under its name. A pipeline that is
+        stored but does not run can also be dropped. Each of `sources`, and the source of an
+        added pipeline, replaces the source of the same name; other pipelines of that source
+        continue. Raises `InvalidConfiguration` with every error, and then nothing has changed.
+        A later error, such as a target that cannot be opened, is raised at the end; that
+        pipeline is not added then.
         """
         change_pipelines(self._state, add, drop, sources)
 
@@ -366,13 +367,13 @@ class Engine:
         on_progress: OnProgress = lambda progress: None,
     ) -> Replayed:
         """
-        Bring a part of a pipeline's log to another target; the pipeline goes on meanwhile.
+        Replay part of a pipeline's log into another target, while the pipeline continues.
 
         `start` and `end` are positions, or times with an offset from UTC; both are included.
-        Without `start` it begins with the baseline, without `end` it ends where the log does
-        now. A target is any that takes rows, or `"memory"`, `"parquet:DIR"`, `"jsonl:FILE"`
-        (`-` for stdout). Raises `PositionExpired` where the log does not reach back so far, and
-        `ChangesMissing` where it has a gap in between.
+        Without `start`, it begins with the baseline; without `end`, it ends at the current end
+        of the log. The target is any that takes rows, or `"memory"`, `"parquet:DIR"`,
+        `"jsonl:FILE"` (`-` for stdout). Raises `PositionExpired` if the log does not go back
+        that far, and `ChangesMissing` if it has a gap in between.
         """
         return replay_pipeline(self._state, pipeline, target, start, end, on_progress)
 
@@ -380,10 +381,10 @@ class Engine:
 
     def await_ready(self, timeout: float | None = None) -> bool:
         """
-        Wait until every pipeline shows its tables and nothing is wrong.
+        Wait until every pipeline is ready.
 
-        False when the time is over, or when waiting is of no use: a pipeline or a recorder
-        stopped on an error that a person must mend, or the engine was stopped.
+        Returns False after the timeout, or if waiting cannot help: a pipeline or a recorder
+        stopped on an error that a person must fix, or the engine was stopped.
         """
         return self._state.readiness.wait(timeout)
 
@@ -391,16 +392,16 @@ class Engine:
         self, source: str | None = None, table: str | None = None, pipeline: str | None = None
     ) -> bool:
         """
-        Return whether the pipelines asked for are ready, now.
+        Return whether the given pipelines are ready now.
 
-        Readiness comes from what is observed and goes back to False (invariant 9): a
-        failed job, a recorder that is down or a source out of reach all end it. So does a
-        pause. What is only recorded is ready once its baseline is in the log.
+        Readiness is observed and can go back to False (invariant 9): after a failed job, while
+        a recorder is down or a source cannot be reached, and during a pause. A table that is
+        only recorded is ready once its baseline is in the log.
         """
         return self._state.readiness.now(source, table, pipeline)
 
     def on_ready(self, call: Callable[[], None]) -> None:
-        """Call `call` once, when the engine is ready next: at once if it is."""
+        """Call `call` once, when the engine is ready: immediately if it is."""
         self._state.readiness.call(call)
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
@@ -420,11 +421,11 @@ class Engine:
         return status.source_info(self._state, name)
 
     def log_info(self, source: str) -> LogInfo:
-        """Return what a source's log holds, how far back it goes, and for whom."""
+        """Return what a source's log contains, how far back it goes, and what keeps it."""
         return status.log_info(self._state, source)
 
     def targets(self, source: str, table: str) -> tuple[Target, ...]:
-        """Return the targets a table of a source is brought to."""
+        """Return the targets that a table of a source is delivered to."""
         return status.targets(self._state, source, table)
 
     def target(self, pipeline: str, type: str | None = None) -> Target:
@@ -436,21 +437,21 @@ class Engine:
         return status.schema(self._state, table)
 
     def spark_info(self) -> SparkInfo | None:
-        """Return what Spark did so far, or None before it is up."""
+        """Return what Spark has done so far, or None before it is ready."""
         return status.spark_info(self._state)
 
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
     ) -> tuple[DeadLetter, ...]:
-        """Return the changes that were set aside, pipeline by pipeline, in position order."""
+        """Return the dead letters, pipeline by pipeline, in position order."""
         return tuple(
             letter
             for run in self._state.runs_of(pipeline, None)
-            for letter in run.delivery.letters.all(superseded=superseded)
+            for letter in run.delivery.dead_letters.all(superseded=superseded)
         )
 
     def explain(self, pipeline: str) -> Explanation:
-        """Return how Spark ran a pipeline's last batch; print it to read it."""
+        """Return how Spark ran a pipeline's last batch; print the result to read it."""
         run, spark = self._state.run_of(pipeline), self._state.spark
         if spark is None:
             raise NotRunning("The engine runs without Spark", pipeline=pipeline)
@@ -461,19 +462,19 @@ def _ask_reload(
     table: str, runs: Sequence[PipelineRun], recording: SourceRun, drivers: Drivers
 ) -> tuple[Callable[[], bool], Callable[[], bool]]:
     """
-    Ask for a reload of a table; `runs` are its source's pipelines.
+    Request a reload of a table; `runs` are its source's pipelines.
 
-    Returns what tells whether it is done, and what tells whether waiting is of no use.
+    Returns two functions: whether it is done, and whether waiting cannot help.
     """
     runs = [run for run in runs if table in run.tables]
     if not runs:
         raise UnknownTable("No pipeline has this table", table=table, source=recording.name)
     runs = [run for run in runs if run.pipeline.mode != "changes"]
     if not runs:
-        raise BadTransform("A pipeline of mode changes takes no baseline", table=table)
+        raise BadTransform("Pipelines in mode changes do not load baselines", table=table)
     newest = recording.log.usable_baseline(table)
     for run in runs:
-        # One number for all: they share the copy.
+        # The same number for all: they share the copy.
         run.ask_reload(table, newest.baseline if newest else 0)
         drivers.wake(run)
 
@@ -496,9 +497,9 @@ def record(
     """
     Record tables of a source into the change log, and nothing else; return the engine.
 
-    It is started, and runs until its `stop`, or the end of the process. What is recorded
-    is there for pipelines and readers of the log to come. Spark is not needed. `log` is as for
-    `Engine`: how long it is kept, and where it lies.
+    The engine is started, and runs until `stop` or the end of the process. Pipelines and other
+    readers can use the log later. Spark is not needed. `log` is as for `Engine`: retention and
+    storage.
     """
     names = [tables] if isinstance(tables, str) else list(tables)
     engine = Engine(data=data, records=[(source, names)], log=log)

@@ -5,13 +5,12 @@ An engine from a configuration.
     with configured(tree).engine() as engine:
         engine.await_ready()
 
-`configured` checks all that can be known from the text alone; `EngineConfig.build` makes the
-parts, `EngineConfig.check` looks at the databases as a start would, without starting anything.
-Each of them reports everything it finds at once, with file, line and column.
+`configured` checks what can be checked from the text alone. `EngineConfig.build` builds the parts.
+`EngineConfig.check` looks at the databases as a start would, without starting anything. Each of
+them reports all errors at once, with file, line and column.
 
-`check_databases` finds what is wrong with a configuration's databases and steps, and where that
-is written; `wrong_columns` what is wrong with the columns that a target in memory is configured
-with.
+`check_databases` finds errors in a configuration's databases and steps, and where they are written.
+`wrong_columns` finds errors in the columns that an in-memory target is configured with.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from headrace.config.schema import (
 from headrace.config.secrets import password_in
 from headrace.config.show import EffectiveSetting, as_tree, settings
 from headrace.config.text import Node, SourceLocation
-from headrace.engine.checks import ErrorCollector, gathered, looked_at
+from headrace.engine.checks import ErrorCollector, collected_errors, looked_at
 from headrace.engine.checks import checked as checked_id
 from headrace.engine.config_keys import KEYS
 from headrace.errors import (
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkSection:
-    """What is asked of the Spark that an engine starts."""
+    """The options of the Spark session that an engine starts."""
 
     conf: Mapping[str, str]
     ui: bool
@@ -74,7 +73,7 @@ class SparkSection:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """The parts of a configuration, made: for one engine, because targets hold rows."""
+    """The parts that a configuration names, for one engine: targets hold rows."""
 
     sources: Mapping[str, Recordable]
     pipelines: tuple[Pipeline, ...]
@@ -83,10 +82,10 @@ class BuiltEngine:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """A configuration whose values are right; nothing is made or touched yet."""
+    """A configuration whose values are valid; nothing is built or opened yet."""
 
     service: str
-    """Empty where it has no name."""
+    """Empty if the configuration has none."""
 
     data: Path
     sources: Mapping[str, Chosen] = field(repr=False)
@@ -94,13 +93,13 @@ class EngineConfig:
     spark: SparkSection = field(repr=False)
     log: Values = field(repr=False)
     warnings: tuple[HeadraceError, ...]
-    """What is allowed, and should not be so."""
+    """What is allowed but should be changed."""
 
     tree: Node = field(repr=False)
-    """As it was read; it may hold passwords, and is not for printing."""
+    """As it was read. It may contain passwords: do not print it."""
 
     def engine(self, **overrides: Any) -> Engine:
-        """Return an engine that was not started; `overrides` are arguments of `Engine`."""
+        """Return an engine that is not started; `overrides` are arguments of `Engine`."""
         from headrace.engine.engine import Engine
         from headrace.runtime.info import LogOptions
 
@@ -116,8 +115,8 @@ class EngineConfig:
         return Engine(*built.pipelines, **{**given, **overrides})
 
     def build(self) -> BuiltEngine:
-        """Make the sources and pipelines, or raise `InvalidConfiguration` with every error."""
-        with gathered() as errors:
+        """Build the sources and pipelines, or raise `InvalidConfiguration` with every error."""
+        with collected_errors() as errors:
             sources = {name: _made(chosen, name, errors) for name, chosen in self.sources.items()}
             pipelines = [
                 _pipeline(name, values, sources, errors) for name, values in self.pipelines.items()
@@ -134,24 +133,23 @@ class EngineConfig:
 
     def check(self) -> None:
         """
-        Look at every database as a start does, before it starts anything; without Spark.
+        Check every database as a start does before it starts anything; without Spark.
 
-        Raises `InvalidConfiguration` with all that is wrong with sources, tables and steps.
+        Raises `InvalidConfiguration` with all errors in sources, tables and steps.
         """
-
         check_databases(self, self.build())
 
     def masked(self) -> dict[str, Any]:
-        """Return every value in effect, defaults too, as it may be shown."""
+        """Return every effective value, including defaults, with secrets masked."""
         return as_tree(self.settings())
 
     def settings(self) -> tuple[EffectiveSetting, ...]:
-        """Return every value in effect, with where it came from, as it may be shown."""
+        """Return every effective value with its origin; secrets are masked."""
         return tuple(settings(self.tree, KEYS))
 
 
 def configured(tree: Node) -> EngineConfig:
-    """Return the configuration that `tree` is, or raise `InvalidConfiguration` with every error."""
+    """Return the configuration in `tree`, or raise `InvalidConfiguration` with every error."""
     problems = Problems()
     values = read_section(tree, KEYS, "", problems)
     if not isinstance(tree.value, dict):
@@ -199,8 +197,8 @@ def _check_references(values: Values, problems: Problems) -> None:
                 WrongValue,
                 pipeline.location_of("source"),
                 key_path(pipeline.at, "source"),
-                "is no source of this configuration",
-                remedy=suggestion(pipeline["source"], sources, "There are"),
+                f"is {pipeline['source']!r}, which is not a source in this configuration",
+                remedy=suggestion(pipeline["source"], sources, "The sources are"),
             )
     if not sources or pipelines or problems.found:
         return
@@ -209,7 +207,7 @@ def _check_references(values: Values, problems: Problems) -> None:
             MissingKey,
             values.location,
             "pipelines",
-            "is missing, and no source records a table",
+            "is missing, and no source has tables to record",
             remedy="Add pipelines.NAME { source = …, tables = […], target { … } }.",
         )
 
@@ -223,33 +221,33 @@ def _check_storage(log: Values, problems: Problems) -> None:
 
 
 def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:
-    """Return warnings about passwords that are written out, or add them to the problems."""
+    """Return warnings about passwords in plain text, or add them to the problems."""
     found: list[HeadraceError] = []
     for chosen in (values["sources"] or {}).values():
-        place = chosen.values.location_of("connection")
+        location = chosen.values.location_of("connection")
         text = chosen.values.get("connection")
-        # What only stands in the environment is written out nowhere.
-        if isinstance(text, str) and not _from_environment(place) and password_in(text):
+        # A value from an environment variable is not written in a file.
+        if isinstance(text, str) and not _from_environment(location) and password_in(text):
             at = key_path(chosen.values.at, "connection")
-            sentence = prefixed(place, f"{at} has a password written out")
-            found.append(InlineSecret(sentence, key=at, place=str(place)))
+            sentence = prefixed(location, f"{at} contains a password in plain text")
+            found.append(InlineSecret(sentence, key=at, place=str(location)))
     if values["secrets"].get("inline") == "refuse":
         problems.found += found
         return []
     return found
 
 
-def _from_environment(place: SourceLocation) -> bool:
-    return place.origin.startswith("environment variable")
+def _from_environment(location: SourceLocation) -> bool:
+    return location.origin.startswith("environment variable")
 
 
 def _idle_sources(values: Values) -> list[HeadraceError]:
     taken = {pipeline.get("source") for pipeline in (values["pipelines"] or {}).values()}
     return [
         Unused(
-            prefixed(chosen.values.location, f"{chosen.values.at} is used by no pipeline"),
+            prefixed(chosen.values.location, f"{chosen.values.at} is not used by any pipeline"),
             key=chosen.values.at,
-            remedy="Give it a pipeline, or tables to record; or take it out.",
+            remedy="Add a pipeline or tables to record, or remove the source.",
         )
         for name, chosen in (values["sources"] or {}).items()
         if name not in taken and not chosen.values.get("record")
@@ -257,14 +255,14 @@ def _idle_sources(values: Values) -> list[HeadraceError]:
 
 
 def _made(chosen: Chosen, name: str, errors: ErrorCollector) -> Any:
-    """Return a part that was made, or None where it could not be: then `errors` say why."""
+    """Return the part, or None if it could not be built; the reason is in `errors` then."""
     try:
         return chosen.build(name)
     except HeadraceError as error:
         errors.found.append(located(error, chosen.values.location))
-    except Exception as error:  # noqa: BLE001  # Somebody else's class may raise anything.
-        sentence = prefixed(chosen.values.location, f"{chosen.values.at} cannot be made")
-        # Not its text, which may hold a value: where it was raised says more, and no secret.
+    except Exception as error:  # noqa: BLE001  # A class of another package may raise anything.
+        sentence = prefixed(chosen.values.location, f"{chosen.values.at} could not be created")
+        # Not its text, which may contain a secret: say where it was raised instead.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raised = f"{Path(frame.filename).name}:{frame.lineno}"
         facts = {"type": chosen.type, "error": type(error).__name__, "raised": raised}
@@ -310,13 +308,13 @@ def _on_error(values: Values) -> OnError:
     return DeadLetters(max_per_batch=letters["max_per_batch"], max_keys=letters["max_keys"])
 
 
-# --- columns of targets in memory -----------------------------------------------------------------
+# --- columns of in-memory targets -----------------------------------------------------------------
 
 
 def wrong_columns(
     target: Chosen, transforms: Sequence[Transform], schema: TableSchema
 ) -> list[HeadraceError]:
-    """Return what a start would refuse of a target over such a table, as far as that is known."""
+    """Return the errors that a start would raise for a target of such a table, as far as known."""
     from headrace.pipeline.check_steps import scope_after, unknown
 
     if target.part is not MEMORY:
@@ -325,8 +323,8 @@ def wrong_columns(
     errors = [located(error, target.values.location) for error in _wrong_key(target, scope.key)]
     if scope.known:
         errors += [
-            located(unknown(name, scope.names, what), place)
-            for what, place, names in _named(target)
+            located(unknown(name, scope.names, what), location)
+            for what, location, names in _named(target)
             for name in names
             if name not in scope.names
         ]
@@ -336,19 +334,17 @@ def wrong_columns(
 def _wrong_key(target: Chosen, key: frozenset[str]) -> Iterator[HeadraceError]:
     given = target.values["key_fields"]
     if key and given and set(given) != key:
-        yield TableError(
-            "Table has a key of its own", remedy="Leave key_fields out.", key=sorted(key)
-        )
+        yield TableError("Table has a key of its own", remedy="Remove key_fields.", key=sorted(key))
     if not (key or given):
         yield NoKey(
             "Table has no key",
-            remedy="Declare a primary key at the source, or name unique not-null columns in"
-            " key_fields.",
+            remedy="Add a primary key at the source, or set key_fields to unique, not-null"
+            " columns.",
         )
 
 
 def _named(target: Chosen) -> Iterator[tuple[str, SourceLocation, Sequence[str]]]:
-    """Yield what names columns, where it is said, and the columns."""
+    """Yield each setting that names columns: what it is, its location, and the columns."""
     values = target.values
     for key in ("key_fields", "lookup_fields"):
         yield key, values.location_of(key), values[key]
@@ -364,20 +360,22 @@ def _of_table(error: HeadraceError, table: str) -> HeadraceError:
 # --- databases and steps --------------------------------------------------------------------------
 
 _STEP = re.compile(r"(Filter|Transform) (\d+)")
-"""How a step's errors name it; counted from 1."""
+"""How errors name a step; steps are counted from 1."""
 
 
 def check_databases(configured: EngineConfig, built: BuiltEngine) -> None:
-    """Raise `InvalidConfiguration` with everything a start would refuse before Spark is up."""
+    """Raise `InvalidConfiguration` with all errors that a start would raise before Spark."""
     from headrace.engine.tables import TakenTables
 
     taken = TakenTables(built.pipelines, built.records, [])
     schemas: dict[str, TableSchema] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         for name, source in built.sources.items():
             found, wrong = looked_at(source, taken.named(name), taken.selections(name))
             schemas |= {f"{name}/{table}": schema for table, schema in found.items()}
-            errors.found += [located(error, _place_of(error, name, configured)) for error in wrong]
+            errors.found += [
+                located(error, _location_of(error, name, configured)) for error in wrong
+            ]
         for pipeline in built.pipelines:
             errors.found += _wrong_steps(pipeline, schemas, configured)
 
@@ -391,13 +389,13 @@ def _wrong_steps(
     for table in pipeline.tables:
         if (schema := schemas.get(f"{pipeline.source.name}/{table}")) is None:
             continue
-        steps = [located(each, _place_of_step(each, values)) for each in pipeline.check(schema)]
-        # Which columns the target gets is not known before the steps are right.
+        steps = [located(each, _location_of_step(each, values)) for each in pipeline.check(schema)]
+        # The target's columns are only known once the steps are valid.
         wrong += steps or wrong_columns(values["target"], pipeline.transforms, schema)
     return wrong
 
 
-def _place_of_step(error: HeadraceError, values: Values) -> SourceLocation:
+def _location_of_step(error: HeadraceError, values: Values) -> SourceLocation:
     if (step := _STEP.match(error.message)) is None:
         return values.location
     steps: tuple[Chosen, ...] = values["filters" if step[1] == "Filter" else "transforms"]
@@ -405,8 +403,8 @@ def _place_of_step(error: HeadraceError, values: Values) -> SourceLocation:
     return steps[number].values.location if number < len(steps) else values.location
 
 
-def _place_of(error: HeadraceError, source: str, configured: EngineConfig) -> SourceLocation:
-    """Return where the table that an error speaks of is named, or else its source."""
+def _location_of(error: HeadraceError, source: str, configured: EngineConfig) -> SourceLocation:
+    """Return the location of the table that an error names, or else of its source."""
     table = error.facts.get("table")
     for name, values in configured.pipelines.items():
         if values["source"] == source and table in values["tables"]:

@@ -1,12 +1,12 @@
 """
-A pipeline tried on a few real rows, before anything is started.
+A trial of a pipeline on a few real rows, before anything is started.
 
 ```
  the source ── a few rows ─▶ a segment in a temporary folder ─▶ the pipeline's own plan ─▶ before, after
 ```
 
 Nothing is set up at the source, nothing is delivered, and no data directory is needed. The rows
-go through the plan that an engine would run, as inserts that are told apart by their position.
+go through the plan that an engine would run, as inserts that are identified by their positions.
 """  # noqa: E501 - a picture
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.changelog.segment import segment_bytes
 from headrace.changelog.values_json import Image, images, row_values
 from headrace.changelog.writer import as_baseline
-from headrace.engine.checks import gathered
+from headrace.engine.checks import collected_errors
 from headrace.errors import HeadraceError, UnknownPipeline
 from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
@@ -37,22 +37,22 @@ from headrace.pipeline.result import POSITIONS, JobResult
 Outcome: TypeAlias = Literal["passed", "filtered", "failed"]
 
 _EPOCH, _COMMIT = 1, 1
-"""The rows stand at one commit of a log that is not there; their numbers are the ordinals."""
+"""The rows get positions of one commit of an imaginary log; their numbers are the ordinals."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewRow:
-    """What became of one row; values are as `headrace.changelog.values_json` has them."""
+    """The outcome for one row; values have the form of `headrace.changelog.values_json`."""
 
     row_before: Image
     row_after: Image | None
-    """None where a filter left it out, and where it failed."""
+    """None if a filter left the row out, or it failed."""
 
     failed: str | None = None
-    """Why it cannot be computed, and would be a dead letter: the code of the failure."""
+    """The error code if the row cannot be computed; it would be a dead letter."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What else there is to say of the failure."""
+    """Facts of the failure."""
 
     @property
     def outcome(self) -> Outcome:
@@ -75,30 +75,30 @@ class TriedTable:
         return self.before.table
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many rows came out so."""
+        """Return the number of rows with this outcome."""
         return sum(row.outcome == outcome for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a pipeline is tried on."""
+    """The sample rows that a pipeline is tried on."""
 
     tables: tuple[TableSample, ...]
     left_out: Mapping[TableName, HeadraceError]
-    """Tables that merely match a pattern and cannot be had: a start leaves them out, too."""
+    """Tables that only match a pattern and cannot be read; a start leaves them out, too."""
 
 
 def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) -> Samples:
     """
     Return a few rows of each of a pipeline's tables, or of one of them, without Spark.
 
-    Raises what keeps a named table from being read, `InvalidConfiguration` with all that is
-    wrong with the pipeline's steps as far as that can be told without Spark, and `UnknownPipeline`.
+    Raises the error that keeps a named table from being read, `InvalidConfiguration` with all
+    errors in the steps that can be found without Spark, and `UnknownPipeline`.
     """
     matched = matching(pipeline.source, pipeline.tables, [p] if (p := pipeline.patterns) else [])
     found: list[TableSample] = []
     left_out: dict[TableName, HeadraceError] = {}
-    with gathered() as errors:
+    with collected_errors() as errors:
         for name in _wanted((*pipeline.tables, *matched), table):
             try:
                 taken = sample(pipeline.source, name, most)
@@ -121,10 +121,10 @@ def try_rows(
     pipeline: Pipeline, samples: Iterable[TableSample], runner: Runner
 ) -> Iterator[TriedTable]:
     """
-    Yield what becomes of the rows of each table, in their order.
+    Yield the outcome for the rows of each table, in their order.
 
-    Every row that fails is told, whatever the pipeline's `on_error` is. Raises what `Runner`
-    does for expressions, functions and frames that are wrong altogether.
+    Every failing row is reported, whatever the pipeline's `on_error` is. Raises what `Runner`
+    raises for invalid expressions, functions and frames.
     """
     for each in samples:
         twin = _patient(pipeline, each.rows.num_rows)
@@ -135,7 +135,7 @@ def try_rows(
                 changes = _as_inserts(each)
                 with TemporaryDirectory(prefix="headrace-try-") as folder:
                     result = _ran(prepared, each.schema, changes, Path(folder))
-                rows = tuple(_told(each.schema, changes, output, result))
+                rows = tuple(_outcomes(each.schema, changes, output, result))
         yield TriedTable(each.schema, output, rows)
 
 
@@ -147,18 +147,18 @@ def _wanted(tables: Sequence[TableName], asked: TableName | None) -> Sequence[Ta
             return [name]
     if asked is None:
         raise UnknownPipeline(
-            "No table matches the patterns of this pipeline",
-            remedy="Correct the patterns; headrace validate looks at the database, too.",
+            "No table matches the pipeline's patterns",
+            remedy="Correct the patterns. headrace validate checks them against the database.",
         )
     raise UnknownPipeline(
-        "This pipeline has no such table",
+        "The pipeline does not have this table",
         remedy=f"Its tables: {', '.join(tables) or 'none'}.",
         table=asked,
     )
 
 
 def _patient(pipeline: Pipeline, most: int) -> Pipeline:
-    """Return a pipeline that does the same, and goes on to the last row whatever fails."""
+    """Return the same pipeline with limits so high that failing rows do not stop it."""
     return Pipeline(
         pipeline.source,
         target=pipeline.target,
@@ -171,13 +171,13 @@ def _patient(pipeline: Pipeline, most: int) -> Pipeline:
 
 
 def _as_inserts(taken: TableSample) -> pa.Table:
-    """Return the rows in the shape of a segment: as a baseline's, but with positions."""
+    """Return the rows in the form of a segment: like those of a baseline, but with positions."""
     rows = as_baseline(taken.schema, taken.rows, taken.exact)
     count = rows.num_rows
     for name, values in (("_commit", [_COMMIT] * count), ("_ordinal", range(count))):
-        place = rows.schema.names.index(name)
-        kind = rows.schema.field(place)
-        rows = rows.set_column(place, kind, pa.array(values, kind.type))
+        index = rows.schema.names.index(name)
+        kind = rows.schema.field(index)
+        rows = rows.set_column(index, kind, pa.array(values, kind.type))
     return rows
 
 
@@ -193,15 +193,15 @@ def _ran(
     return prepared.rows([part], BatchFacts(first, last, count, marked=marked))
 
 
-def _told(
+def _outcomes(
     schema: TableSchema, changes: pa.Table, output: TableSchema, result: JobResult
 ) -> Iterator[PreviewRow]:
-    # By place: a column of the table's may have the name of one of ours.
+    # By index: a column of the table may have the name of one of ours.
     ops, ordinals = (result.rows.column(at).to_pylist() for at in (0, 2))
     width = len(POSITIONS)
     only = result.rows.select(list(range(width, width + len(output.columns))))
     made = row_values(only, output.columns)
-    # A row that does not pass is a delete to a source whose inserts replace.
+    # If inserts of the source replace rows, a row that does not pass becomes a delete.
     after = {at: row for at, op, row in zip(ordinals, ops, made, strict=True) if op != Op.DELETE}
     failures = {failure.place[1]: failure for failure in result.failures}
     for at, before in enumerate(images(changes, schema, "after")):

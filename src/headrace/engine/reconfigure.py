@@ -1,20 +1,20 @@
 """
-Pipelines taken into an engine at work, and out of it, while the others go on.
+Pipelines added to a running engine and dropped from it, while the others continue.
 
 ```
  check names, sources, tables ─▶ plans of the new pipelines
-   └─ up to here nothing has changed, and whatever is wrong is reported together
- ─▶ end those that go ─▶ recorders of other tables ─▶ open the new ones ─▶ a thread each
+   └─ up to here nothing has changed, and all errors are reported together
+ ─▶ stop dropped pipelines ─▶ restart recorders ─▶ open the new pipelines ─▶ a thread each
 ```
 
-A recorder whose tables are others is ended and started again: it goes on where it was, and
-pipelines see no more of it than of one that died. What is stored of a pipeline that goes is
-forgotten with it: one that comes again under its name begins with a baseline. One that takes
-changes alone, and becomes another, goes on where it stood: it has no other way to them.
+A recorder whose tables changed is restarted. It continues where it was; to pipelines this looks
+like a recorder that died. The stored state of a dropped pipeline is deleted: a later pipeline of
+the same name begins with a baseline. A pipeline in mode `changes` that is replaced continues at its
+position, because no baseline could make up for what it would miss.
 
-Meanwhile nothing is acknowledged: what a pipeline that is not open yet needs is not known
-(invariant 1). Once something has ended, whatever fails is reported at the end, and the rest
-is done: what could not be opened is not there, and can be taken in again.
+During the change nothing is acknowledged: what a pipeline needs is not known until it is open
+(invariant 1). Once a pipeline was stopped, errors are raised at the end, after everything else was
+done: a pipeline that could not be opened is missing, and can be added again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def change_pipelines(
         try:
             _Change(state, drivers).carry_out(list(add), going, list(sources))
             for name in absent - {run.name for run in state.runs}:
-                store.forget(name)  # nothing is kept for it any more (R27)
+                store.forget(name)  # the log keeps nothing for it from now on (R27)
         finally:
             state.holding = False
             if state.running:
@@ -117,17 +117,17 @@ class _Change:
             raise self._errors[0]
 
     def _try(self, step: Callable[[], None]) -> bool:
-        """Do what must not keep the rest from being done; return whether it went well."""
+        """Do a step whose failure must not prevent the others; return whether it succeeded."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - targets may raise anything; told at the end
+        except Exception as error:  # noqa: BLE001 - targets may raise anything; raised at the end
             self._errors.append(error)
             return False
         return True
 
     def _open(self, run: PipelineRun) -> None:
-        # Before it is opened: one that opened in part is closed with the others.
-        self._state.undo.insert(self._place, run.close)
+        # Before it is opened: one that was opened in part is also closed.
+        self._state.undo.insert(self._undo_index, run.close)
         try:
             run.open()
         except BaseException:
@@ -137,14 +137,14 @@ class _Change:
             raise
 
     def _record(self, recording: SourceRun) -> None:
-        """Begin to record a source, now that it is known which tables are taken of it."""
+        """Start the recorder of a new source, now that its tables are known."""
         state = self._state
-        state.undo.insert(self._place, partial(recording.stop, _GONE_SECONDS))
+        state.undo.insert(self._undo_index, partial(recording.stop, _GONE_SECONDS))
         self._share(recording)
         recording.start(recorder_of(state, recording))
 
     def _record_otherwise(self, name: str, recording: SourceRun) -> None:
-        """Let a source be recorded by a recorder that knows what is taken of it now."""
+        """Replace the recorder of a source by one with the current tables."""
         self._share(recording)
         tables = self._state.tables
         patterns = tables.selections(name)
@@ -155,31 +155,31 @@ class _Change:
         recording.replace(recorder_of(self._state, recording), takes)
 
     def _share(self, recording: SourceRun) -> None:
-        """Let tasks copy the tables of a source that can be read in parts."""
+        """Use Spark tasks for copies, if the source can be read in parts."""
         state = self._state
         if (last := recording.copies) is not None:
             state.undo.remove(last.stop)
             last.stop()
         mine = {recording.name: recording}
         for copies in share_copies(mine, state.sources, state.runner, state.directory.files):
-            state.undo.insert(self._place, copies.stop)
+            state.undo.insert(self._undo_index, copies.stop)
 
     def _checked(
         self, add: list[Pipeline], kept: list[PipelineRun], others: list[Recordable]
     ) -> tuple[list[str], dict[str, Recordable]]:
-        """Return the names of what is added, and all sources from now on."""
+        """Return the names of the added pipelines, and all sources from now on."""
         state = self._state
         known = state.sources
         sources = {source.name: known[source.name] for source, _ in state.records}
         sources |= {run.source: known[run.source] for run in kept}
-        # Those that stay may have the source of before, of the same name.
+        # Pipelines that stay may have the previous source, of the same name.
         asked, wrong = named_sources([*others, *(pipeline.source for pipeline in add)])
         sources |= asked
         stay = [run.name for run in kept]
         names, misnamed = named_pipelines([*(run.pipeline for run in kept), *add])
-        # What stays keeps its name, also one that it would not be given today.
+        # A pipeline that stays keeps its name, even if its default name would now be another.
         new = names[len(kept) :]
-        wrong += misnamed or [BadName(f"Two pipelines are called {n}") for n in new if n in stay]
+        wrong += misnamed or [BadName(f"Two pipelines are named {n}") for n in new if n in stay]
         every = [*add, *(run.pipeline for run in kept)]
         of = {name: [each for each in every if each.source.name == name] for name in asked}
         schemas = checked_schemas(
@@ -204,13 +204,13 @@ class _Change:
         return runs
 
     def _end(self, run: PipelineRun, mode: str | None) -> None:
-        """Let a pipeline go; `mode` is that of the one which takes its place, if one does."""
+        """Stop a pipeline; `mode` is that of its replacement, None if there is none."""
         state = self._state
         self._drivers.leave(run)
         state.undo.remove(run.close)
         self._try(run.close)
         if not (mode == run.pipeline.mode == "changes"):
-            self._try(run.delivery.drop_letters)
+            self._try(run.delivery.drop_dead_letters)
             store = state.directory.store
             self._try(partial(store.forget, run.name, paused=mode is None))
 
@@ -225,15 +225,15 @@ class _Change:
             del state.sources[gone]
 
     def _taken_of(self, source: str) -> object:
-        """Return all that a source's recorder was started with."""
+        """Return everything that a source's recorder is started with."""
         state, tables = self._state, self._state.tables
         return state.sources[source].spec, tables.named(source), tables.selections(source)
 
     @property
-    def _place(self) -> int:
-        """Where in the list of what is to be undone pipelines stand: ended after their threads."""
+    def _undo_index(self) -> int:
+        """The index in `undo` for parts of pipelines: they are stopped after the threads."""
         return self._state.undo.index(self._state.acknowledge)
 
 
 _GONE_SECONDS = 30.0
-"""How long a recorder that nobody needs any more may take to flush and end."""
+"""How long a recorder that is no longer needed may take to flush and stop."""

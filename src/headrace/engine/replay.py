@@ -1,40 +1,36 @@
 """
-Replay: a part of the log brought to another target, beside the pipeline that follows it.
+Replay: part of the log is delivered to another target while the pipeline continues.
 
 ```
- plan (index alone) ─▶ baselines, where it begins with them ─▶ batches ─▶ the target shows them
+ plan (index only) ─▶ baselines, if it begins with them ─▶ batches ─▶ the target shows them
 ```
 
-A replay goes through the pipeline's own filters and transforms, as jobs of its own. Nothing of
-the live pipeline is touched: neither its progress, nor its letters, nor its target. It ends
-where the log ended when it began, or at the end that was given.
+A replay runs the pipeline's own filters and transforms, in jobs of its own (`TableJobs`). It does
+not touch the live pipeline: neither its progress, nor its dead letters, nor its target. It ends at
+the given end, or where the log ended when the replay began.
 
-Without a start it begins with the table's baseline, and its result is what the pipeline's own
-target held at the end; with one it is changes alone. A row that cannot be computed is left out
-with all that follows it by key, as the pipeline itself does (R30), and counted.
+Without a start, it begins with the table's baseline, and the result is what the pipeline's target
+held at the end. With a start, it has changes only. A row that cannot be computed is left out and
+counted, with all later changes of its key, as in the pipeline (R30).
 
-The plan is made from the index alone, before anything is given to a target. A batch of the log is
-cut where the part begins and ends, and for a target that records every change also where a table
-is emptied: a pipeline's target need not receive rows that are gone in the same batch, but such a
-target is asked for all of them.
-
-Long because the plan, the run and both ways to start one depend on the same bounds of the part.
+The plan is made from the index only, before the target is opened. A batch of the log is cut where
+the part begins and ends. For a target that records every change, it is also cut at each truncate:
+the target of a pipeline does not need rows that are deleted in the same batch, but this one does.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.changelog.change import Op
-from headrace.changelog.entries import Baseline, File, Gap
+from headrace.changelog.entries import Baseline, Gap
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.ranges import (
@@ -44,12 +40,11 @@ from headrace.changelog.ranges import (
     before,
     flushes,
     missing,
-    places_outside,
     span,
 )
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.deadletters.hold import HeldChanges, Segments, baseline_letters, set_aside_in, without
+from headrace.deadletters.hold import Segments, baseline_letters
 from headrace.deadletters.letter import NewLetter
 from headrace.errors import (
     BadTransform,
@@ -60,13 +55,14 @@ from headrace.errors import (
     PositionExpired,
     TooManyFailed,
 )
-from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
+from headrace.pipeline.batch import PreparedPipeline, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.result import Failure, RowReference, result_schema
-from headrace.runtime.delivery import refuse_unknown, within_baseline
+from headrace.pipeline.result import Failure
+from headrace.runtime.delivery import ComputedRows, TableJobs, target_batch
+from headrace.runtime.model import Member
 from headrace.runtime.new_tables import own_tables
 from headrace.storage.s3 import storage_of
-from headrace.targets.target import Batch, Loading, TakesFrames, Target
+from headrace.targets.target import Loading, TakesFrames, Target
 
 if TYPE_CHECKING:
     from headrace.engine.state import EngineState
@@ -84,41 +80,41 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far a replay is; its changes are counted by whole flushes."""
+    """The progress of a replay; changes are counted by whole flushes."""
 
     rows: int
     of_rows: int
-    """Rows of baselines that were read, and how many there are."""
+    """Rows of baselines read so far, and in total."""
 
     changes: int
     of_changes: int
-    """Changes that were read, and how many there are."""
+    """Changes read so far, and in total."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did."""
+    """The result of a replay."""
 
     pipeline: str
     tables: tuple[TableName, ...]
     target: Target
     first: Position
-    """The first position that it looked at."""
+    """The first position of the replayed part."""
 
     position: Position
-    """Where it ended: the target is as of here."""
+    """Where it ended: the target has the state of this position."""
 
     baseline_rows: int
     changes: int
-    """Rows of baselines, and of changes, that the target was given: filtered and transformed."""
+    """Rows that the target received from baselines and from changes, after filters."""
 
     failed: int
-    """Changes that could not be computed, and those behind them: the target has none of them."""
+    """Changes that could not be computed, and later ones of their keys: not in the target."""
 
     rows: int | None
-    """Rows that the target shows; None where that cannot be told."""
+    """Rows in the target; None if the target cannot count them."""
 
     seconds: float
 
@@ -127,23 +123,17 @@ class Replayed:
 class ReplayTable:
     """One table of a replay."""
 
-    name: TableName
-    schema: TableSchema
-    output: TableSchema
+    member: Member
     baseline: Baseline | None
     since: Position
-    """Changes up to here are not for the target: they are in the baseline, or not asked for."""
+    """Changes up to here are skipped: they are in the baseline, or were not asked for."""
 
     loading: Loading | None = None
     held: dict[bytes, Position] = field(default_factory=dict)
     """Keys whose changes are left out from there on: one of them could not be computed (R30)."""
 
-    @property
-    def nothing(self) -> pa.Table:
-        return result_schema(self.output).empty_table()
-
     def emptied(self, at: Position) -> None:
-        """Forget what was held for rows that are gone."""
+        """Forget the keys that were held before a truncate."""
         self.held = {key: since for key, since in self.held.items() if since > at}
 
 
@@ -154,10 +144,10 @@ class ReplayPlan:
     part: Span
     tables: dict[TableName, ReplayTable]
     rows: int
-    """Of the baselines it begins with."""
+    """In the baselines that it begins with."""
 
     changes: int
-    """Of the flushes that it has to look at."""
+    """In the flushes that it has to read."""
 
 
 def planned(
@@ -169,10 +159,10 @@ def planned(
     end: Moment | None,
 ) -> ReplayPlan:
     """
-    Return what is to be replayed between the two; None: the baseline, and the log's end.
+    Return what to replay from `start` to `end`; None means the baseline, and the log's end.
 
-    Raises `PositionExpired` where the log does not reach back so far, `ChangesMissing` where it
-    has a gap in between, and what is wrong with the pipeline's steps.
+    Raises `PositionExpired` if the log does not go back that far, `ChangesMissing` if it has a
+    gap in between, and any error in the pipeline's steps.
     """
     taken = _taken(log, pipeline)
     part = span(log, list(taken), start, end)
@@ -185,18 +175,18 @@ def planned(
     changes = _counted(name, log, taken, part)
     tables = {}
     for table, schema in taken.items():
-        output = prepared.output(schema)
         baseline = baselines.get(table)
         since = part.after if baseline is None else baseline.window[0]
-        tables[table] = ReplayTable(table, schema, output, baseline, since)
+        member = Member(table, schema, prepared.output(schema))
+        tables[table] = ReplayTable(member, baseline, since)
     return ReplayPlan(part, tables, sum(each.rows for each in baselines.values()), changes)
 
 
 def _taken(log: LogReader, pipeline: Pipeline) -> dict[TableName, TableSchema]:
-    """Return the tables of a pipeline with the newest columns that the log knows of them."""
+    """Return the tables of a pipeline, each with its newest schema in the log."""
     for name in pipeline.tables:
         log.schema(name)
-    # A table of which all was read late has no newest one, but a last one.
+    # A table that was only read late has no current schema, but a last one.
     known = {name: log.schema(name, log.columns(name, 0).schema or None) for name in log.tables()}
     return own_tables(pipeline, known)
 
@@ -205,16 +195,16 @@ def _baseline(log: LogReader, table: TableName, last: Position) -> Baseline:
     found = log.usable_baseline(table)
     if found is None:
         raise PositionExpired(
-            "The log has no baseline of this table to begin with",
-            remedy="Give a start to replay changes alone, or let an engine take a baseline.",
+            "The log has no baseline of this table",
+            remedy="Give a start to replay only changes, or run the engine to take a baseline.",
             table=table,
         )
     exact = found.window[1]
-    # By commit: H may stand for any place within its last one.
+    # By commit: H may be any position within its last commit.
     if (last.epoch, last.commit) < (exact.epoch, exact.commit):
         raise PositionExpired(
-            "The log's baseline is newer than the end that was asked for",
-            remedy="Give a start, too, to replay changes alone; or a later end.",
+            "The table's baseline is newer than the requested end",
+            remedy="Give a start as well to replay only changes, or a later end.",
             table=table,
             asked=str(last),
             baseline=str(exact),
@@ -223,7 +213,7 @@ def _baseline(log: LogReader, table: TableName, last: Position) -> Baseline:
 
 
 def _counted(name: str, log: LogReader, taken: Mapping[TableName, TableSchema], part: Span) -> int:
-    """Return how many changes there are; raise where some are missing."""
+    """Return the number of changes; raise if some are missing."""
     count = 0
     for found in flushes(log, list(taken), part):
         if isinstance(found, Gap):
@@ -237,8 +227,8 @@ def _counted(name: str, log: LogReader, taken: Mapping[TableName, TableSchema], 
 
 def _lost(name: str, **facts: object) -> ChangesMissing:
     return ChangesMissing(
-        "The log lost changes within what is to be replayed",
-        remedy="Replay what lies before that, or what lies behind it.",
+        "The log has a gap within the requested range",
+        remedy="Replay the range before the gap, or the range after it.",
         pipeline=name,
         **facts,
     )
@@ -247,11 +237,11 @@ def _lost(name: str, **facts: object) -> ChangesMissing:
 # --- the run --------------------------------------------------------------------------------------
 
 MOST_ROWS = 400_000
-"""A batch's limit, as of a pipeline at work."""
+"""The limit of a batch, as in a running pipeline."""
 
 
 class Replay:
-    """One replay; for one thread. `prepared` is its own, and has nothing of the live pipeline."""
+    """One replay, for one thread. `prepared` is not shared with the live pipeline."""
 
     def __init__(
         self,
@@ -270,19 +260,20 @@ class Replay:
         self._prepared = prepared
         self._on_progress = on_progress
         self._most_rows = most_rows
+        self._jobs = TableJobs(log, prepared)
         self._keyed = target.traits.keyed
         self._tables: dict[TableName, ReplayTable] = {}
         self._read = self._of = (0, 0)
-        """Rows of baselines and changes: read so far, and in all."""
+        """Rows of baselines and changes: read so far, and in total."""
         self._rows = self._changes = self._failed = 0
 
     def run(self, start: Moment | None, end: Moment | None) -> Replayed:
-        """Replay what lies between the two; None stands for the baseline, and the log's end."""
+        """Replay from `start` to `end`; None means the baseline, and the log's end."""
         began = time.monotonic()
         plan = planned(self._name, self._log, self._pipeline, self._prepared, start, end)
         part, self._tables = plan.part, plan.tables
         self._of = (plan.rows, plan.changes)
-        outputs = {name: table.output for name, table in self._tables.items()}
+        outputs = {name: table.member.output for name, table in self._tables.items()}
         self._target.check(outputs)
         self._target.open(outputs, dict.fromkeys(outputs, ORIGIN))
         numbers = [each.baseline.baseline for each in self._tables.values() if each.baseline]
@@ -314,34 +305,32 @@ class Replay:
     # -- baselines ----------------------------------------------------------------------------
 
     def _load(self, part: Span) -> None:
-        for table in self._tables.values():
+        for name, table in self._tables.items():
             number = 0 if table.baseline is None else table.baseline.baseline
-            table.loading = self._target.load(table.name, number)
+            table.loading = self._target.load(name, number)
             if table.baseline is not None:
                 self._load_rows(table, table.baseline, table.loading)
             if table.baseline is None or not self._keyed:
-                # A target with a row a key is shown when it is exact; for others all is one.
+                # Only a target with one row per key has to wait until the table is exact.
                 table.loading.switch(table.since)
                 table.loading = None
-        self._tell(part.after)
+        self._report(part.after)
 
     def _load_rows(self, table: ReplayTable, baseline: Baseline, loading: Loading) -> None:
-        failures: list[Failure] = []
-        before = 0
-        for part in self._parts(table, baseline.files, table.since):
-            for loaded in self._prepared.baseline(part):
-                loading.write(loaded.rows)
-                failures += within_baseline(loaded.failures, before)
-                self._rows += loaded.rows.num_rows
-                # A filter leaves rows out: what was read is not known before all of it was.
-                self._read = (self._rows, 0)
-                self._tell(table.since)
-            before += len(part.paths)
+        files, failures = baseline.files, list[Failure]()
+        with _located(table.member.table, table.since):
+            parts = self._jobs.parts(table.member, files)
+        for loaded in self._jobs.baseline(parts):
+            loading.write(loaded.rows)
+            failures += loaded.failures
+            self._rows += loaded.rows.num_rows
+            # A filter drops rows: how many were read is only known at the end.
+            self._read = (self._rows, 0)
+            self._report(table.since)
         self._read = (self._of[0], 0)
-        number = baseline.baseline
-        self._hold(
-            table, baseline_letters(self._log, baseline.files, failures, number, table.since)
-        )
+        letters = baseline_letters(self._log, files, failures, baseline.baseline, table.since)
+        self._failed += len(letters)
+        self._hold(table, letters)
 
     def _show(self, at: Position) -> None:
         for table in self._tables.values():
@@ -359,46 +348,35 @@ class Replay:
 
     def _follow(self, part: Span) -> None:
         for batch in self._batches(part):
-            segments = {
-                name: Segments(self._log, batch.epoch, batch.files_of(name), self._window(table))
-                for name, table in self._tables.items()
-            }
-            for piece, emptied in self._pieces(batch, segments, part):
-                self._give(batch, segments, piece)
+            for piece, emptied in self._pieces(batch, part):
+                self._write(batch, piece)
                 if emptied:
-                    self._empty(batch.epoch, after(piece.last), emptied)
+                    self._truncate(batch.epoch, after(piece.last), emptied)
             self._read = (self._read[0], self._read[1] + batch.rows)
-            self._tell(min(batch.last, part.last))
+            self._report(min(batch.last, part.last))
 
     def _batches(self, part: Span) -> Iterator[LogBatch]:
-        """Yield the batches of the log that lie in a part, or reach into it."""
+        """Yield the batches of the log that overlap a part."""
         at = part.after
         names = list(self._tables)
         while at < part.last:
             batch = self._log.next_batch(names, at, self._most_rows, upto=part.last)
             if batch is None:
-                batch = self._log.next_batch(names, at, 1)  # one that reaches over the end
+                batch = self._log.next_batch(names, at, 1)  # one that extends beyond the end
                 if batch is None or batch.first > part.last:
                     return
             if batch.files:
                 yield batch
             at = batch.last
 
-    def _window(self, table: ReplayTable) -> BaselineWindow | None:
-        """Return in which commits the baseline's rows are ahead, where that must not show (R11)."""
-        if self._keyed or table.baseline is None:
-            return None
-        return self._log.window(table.name, table.baseline.baseline)
-
-    def _pieces(
-        self, batch: LogBatch, segments: Mapping[TableName, Segments], part: Span
-    ) -> Iterator[tuple[Span, list[TableName]]]:
-        """Yield the parts of a batch, each with the tables that are emptied right behind it."""
+    def _pieces(self, batch: LogBatch, part: Span) -> Iterator[tuple[Span, list[TableName]]]:
+        """Yield the parts of a batch, each with the tables that are truncated right after it."""
         first, last = max(batch.first, part.first), min(batch.last, part.last)
         if not self._keyed and batch.has_truncates:
             ends: dict[Position, list[TableName]] = {}
             for name, table in self._tables.items():
-                for at in _truncates(segments[name]):
+                window = self._window(table, batch)
+                for at in _truncates(self._jobs.segments(batch, batch.files_of(name), window)):
                     if at > table.since and first <= at <= last:
                         ends.setdefault(at, []).append(name)
             for at, emptied in sorted(ends.items()):
@@ -406,80 +384,59 @@ class Replay:
                 first = after(at)
         yield Span(first, last), []
 
-    def _give(self, batch: LogBatch, segments: Mapping[TableName, Segments], piece: Span) -> None:
-        rows: dict[TableName, pa.Table] = {}
-        truncates: dict[TableName, Position] = {}
-        for name, table in self._tables.items():
-            rows[name], emptied = self._computed(table, batch, segments[name], piece)
-            if emptied is not None:
-                truncates[name] = emptied
-                table.emptied(emptied)
-            self._changes += rows[name].num_rows
-        made = Batch(
-            id=f"{self._name}/replay/{piece.first}/{piece.last}",
-            epoch=batch.epoch,
-            first=piece.first,
-            last=piece.last,
-            tables=rows,
-            truncates=truncates,
-        )
-        loading = [table for table in self._tables.values() if table.loading is not None]
-        for table in loading:
-            assert table.loading is not None
-            name = table.name
-            own = {name: truncates[name]} if name in truncates else {}
-            table.loading.catch_up(replace(made, tables={name: rows[name]}, truncates=own))
+    def _write(self, batch: LogBatch, piece: Span) -> None:
+        """Bring a part of a batch to the target, or to the tables that it is loading."""
+        computed = {
+            name: self._computed(table, batch, piece) for name, table in self._tables.items()
+        }
+        batch_id = f"{self._name}/replay/{piece.first}/{piece.last}"
+        made = target_batch(batch_id, batch.epoch, piece.first, piece.last, computed)
+        for name, at in made.truncates.items():
+            self._tables[name].emptied(at)
+        self._changes += sum(rows.num_rows for rows in made.tables.values())
+        loading = {n: table.loading for n, table in self._tables.items() if table.loading}
+        for name, each in loading.items():
+            own = {name: made.truncates[name]} if name in made.truncates else {}
+            each.catch_up(replace(made, tables={name: made.tables[name]}, truncates=own))
         if not loading:
             self._target.write(made)
 
-    def _empty(self, epoch: int, at: Position, emptied: Sequence[TableName]) -> None:
-        """Tell a target that writes down every change of one that empties tables."""
+    def _truncate(self, epoch: int, at: Position, emptied: Sequence[TableName]) -> None:
+        """Give a truncate to a target that records every change."""
         for name in emptied:
             self._tables[name].emptied(at)
-        self._target.write(
-            Batch(
-                id=f"{self._name}/replay/{at}",
-                epoch=epoch,
-                first=at,
-                last=at,
-                tables={name: self._tables[name].nothing for name in emptied},
-                truncates=dict.fromkeys(emptied, at),
-            )
-        )
+        truncated = {
+            name: ComputedRows(self._tables[name].member.nothing, (at.commit, at.ordinal))
+            for name in emptied
+        }
+        self._target.write(target_batch(f"{self._name}/replay/{at}", epoch, at, at, truncated))
 
-    def _computed(
-        self, table: ReplayTable, batch: LogBatch, segments: Segments, piece: Span
-    ) -> tuple[pa.Table, Position | None]:
-        files = segments.files
+    def _computed(self, table: ReplayTable, batch: LogBatch, piece: Span) -> ComputedRows:
+        """Compute one table's share of a part of a batch, without what is left out by key."""
         wanted = Span(max(piece.first, after(table.since)), piece.last)
-        # Verified before any of it is read, so that a damaged one is named with its place.
-        parts = self._parts(table, files, max(batch.first, wanted.first))
-        out = set(segments.known())
-        if batch.first < wanted.first or batch.last > wanted.last:
-            for _, rows in segments.read():
-                out.update(places_outside(rows, batch.epoch, wanted))
-        if len(out) >= sum(file.rows for file in files):
-            return table.nothing, None
-        lineage = self._log.lineage or ""
-        aside = set_aside_in(segments, table.held, (), lineage) if table.held else HeldChanges()
-        facts = BatchFacts.of(files, batch.first, batch.last)
-        facts = replace(facts, without=frozenset(out) | aside.places)
-        result = self._prepared.rows(parts, facts)
-        found = result.rows
-        if result.failures:
-            aside = set_aside_in(segments, table.held, result.failures, lineage)
-            found = without(found, aside.places)
-        letters = [each for each in aside.letters if _place(each.position) not in out]
-        # One that a truncate made history has no letter, and failed all the same.
-        known = {_place(each.position) for each in letters}
-        self._failed += sum(failure.place not in known for failure in result.failures)
-        self._hold(table, letters)
-        emptied = None if result.truncate is None else Position(batch.epoch, *result.truncate)
-        return found, emptied
+        whole = wanted.first <= batch.first and batch.last <= wanted.last
+        with _located(table.member.table, max(batch.first, wanted.first)):
+            computed = self._jobs.changes(
+                table.member,
+                batch,
+                table.held,
+                window=self._window(table, batch),
+                part=None if whole else wanted,
+            )
+        # A failed change that a truncate covers has no dead letter, and failed all the same.
+        self._failed += computed.failed
+        self._failed += sum(letter.kind == "behind" for letter in computed.letters)
+        self._hold(table, computed.letters)
+        return computed
+
+    def _window(self, table: ReplayTable, batch: LogBatch) -> BaselineWindow | None:
+        """Return which changes the baseline's rows hold, if the target must not get them (R11)."""
+        if self._keyed or table.baseline is None:
+            return None
+        return self._jobs.window(table.member.table, table.baseline.baseline, batch)
 
     def _hold(self, table: ReplayTable, letters: Sequence[NewLetter]) -> None:
-        """Leave out what follows these by key, unless they are more than the pipeline allows."""
-        self._failed += len(letters)
+        """Leave out later changes of these keys; raise if the pipeline allows fewer."""
         for letter in letters:
             for key in letter.keys:
                 table.held[key] = min(letter.position, table.held.get(key, letter.position))
@@ -488,43 +445,19 @@ class Replay:
         held = sum(len(each.held) for each in self._tables.values())
         if held > limit:
             raise TooManyFailed(
-                f"{held} rows cannot be computed, and {limit} are allowed",
+                f"{held} rows cannot be computed; the limit is {limit}",
                 pipeline=self._name,
                 keys=held,
                 limit=limit,
             )
 
-    def _parts(self, table: ReplayTable, files: Sequence[File], at: Position) -> list[SegmentGroup]:
-        """Return the files by schema version, each looked at before it is computed from."""
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            try:
-                self._log.verify(file)
-            except CorruptSegment as error:
-                error.facts = {**error.facts, "table": file.table, "position": str(at)}
-                raise
-            if file.unsent:
-                refuse_unknown(self._log, file, self._prepared, table.schema)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            SegmentGroup(
-                self._log.schema(table.name, schema_id),
-                tuple(self._log.path(file) for file in listed),
-                tuple(file.rows for file in listed),
-                sum(file.marked for file in listed),
-                table.schema,
-                tuple(file.bytes for file in listed),
-            )
-            for schema_id, listed in by_schema.items()
-        ]
-
-    def _tell(self, position: Position) -> None:
+    def _report(self, position: Position) -> None:
         (rows, changes), (of_rows, of_changes) = self._read, self._of
         self._on_progress(ReplayProgress(rows, of_rows, changes, of_changes, position))
 
 
 def _truncates(segments: Segments) -> list[Position]:
-    """Return where a table was emptied."""
+    """Return the positions of a table's truncates."""
     if not any(file.truncates for file in segments.files):
         return []
     return [
@@ -536,8 +469,14 @@ def _truncates(segments: Segments) -> list[Position]:
     ]
 
 
-def _place(position: Position) -> RowReference:
-    return position.commit, position.ordinal
+@contextmanager
+def _located(table: TableName, at: Position) -> Iterator[None]:
+    """Add table and position to the error of a damaged segment."""
+    try:
+        yield
+    except CorruptSegment as error:
+        error.facts = {**error.facts, "table": table, "position": str(at)}
+        raise
 
 
 # --- starting a replay ----------------------------------------------------------------------------
@@ -559,13 +498,13 @@ def replay_pipeline(
         raise NotRunning("The engine has stopped", pipeline=pipeline)
     if any(target is each.target for each in state.pipelines):
         raise BadTransform(
-            "The target is one that a pipeline keeps up to date",
-            remedy="Give another one: hr.memory().",
+            "The target belongs to a pipeline of this engine",
+            remedy="Use a new target, such as hr.memory().",
             pipeline=pipeline,
         )
-    around = run.around
+    context = run.context
     return _replayed(
-        run.name, run.pipeline, target, around.log, around.runner, start, end, on_progress
+        run.name, run.pipeline, target, context.log, context.runner, start, end, on_progress
     )
 
 
@@ -580,7 +519,7 @@ def replay_log(
     end: Moment | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> Replayed:
-    """Replay from the log in a data directory, without an engine; one may run there."""
+    """Replay from the log in a data directory, without an engine; one may be running there."""
     log = LogReader.open(storage_of(data), pipeline.source.name)
     return _replayed(name, pipeline, target, log, runner, start, end, on_progress)
 
@@ -600,7 +539,7 @@ def _replayed(
     made = target_named(target) if isinstance(target, str) else target
     if isinstance(made, TakesFrames):
         raise BadTransform(
-            "A replay has no frames for a target",
+            "A replay cannot write DataFrames to this target",
             remedy="Replay into memory, a RowTarget, parquet:DIR or jsonl:FILE.",
             pipeline=name,
         )

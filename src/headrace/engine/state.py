@@ -1,8 +1,8 @@
 """
-The state of an engine, which its start, its changes, its status and its stop have in common.
+The state of an engine, shared by start, reconfiguration, status and stop.
 
 `EngineState` holds the sources and pipelines that were asked for, what runs for them, and how to
-end it. It starts and ends nothing itself: `engine` and `reconfigure` do.
+stop it. It starts and stops nothing itself: `engine` and `reconfigure` do.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine was asked for besides sources and pipelines."""
+    """The options of an engine, besides sources and pipelines."""
 
     data: str | os.PathLike[str]
     session: SparkSession | None
-    """A session that was brought; None: we start our own."""
+    """The user's session; None if the engine starts its own."""
 
     spark: SparkOptions
     log: LogOptions
     recorder: Literal["process", "thread"]
     runner: Runner | None
-    """Computes batches in Spark's place; None: Spark does."""
+    """Computes batches instead of Spark; None for Spark."""
 
     on_step: Callable[[str], None]
 
@@ -58,15 +58,15 @@ class DataDirectory:
     path: Path
     store: ProgressStore
     files: Files
-    """Logs and dead letters: what executors read, in the directory or in a bucket."""
+    """Logs and dead letters, which executors read: in the directory or in a bucket."""
 
 
 class EngineState:
     """
     The sources and pipelines of an engine, and what runs for them.
 
-    *Threads*: whatever starts or ends a part of it holds `changing`. Lists and mappings are
-    changed in place and never replaced, because threads hold them, too; iterate over a copy.
+    *Threads*: code that starts or stops a part of it holds `changing`. Lists and mappings are
+    changed in place and never replaced, because other threads refer to them; iterate over a copy.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class EngineState:
         self.running = False
         self.changing = threading.RLock()
         self.holding = False
-        """Whether nothing may be acknowledged, because not all that is needed is known."""
+        """Whether nothing may be acknowledged: it is not known yet what all pipelines need."""
 
         self.undo: list[Callable[[], None]] = []
-        """What ends all that was begun; called in reverse order."""
+        """Calls that stop what was started; called in reverse order."""
 
         self.readiness = Readiness(self)
 
@@ -112,25 +112,25 @@ class EngineState:
 
     @property
     def spark_alive(self) -> bool:
-        """False where batches need a Spark that is dead."""
+        """False if batches need Spark and it is dead."""
         return self.spark is None or self.spark.alive
 
     # -- progress -------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Something moved: look at readiness again."""
+        """Check readiness again, because something changed."""
         self.readiness.notify()
         self.tables.ask_baselines(self.recordings)
-        # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
-        # what it needs is not known before (invariant 1).
+        # A source of a pipeline is acknowledged by the pipeline's thread once that runs:
+        # what the pipeline needs is not known before (invariant 1).
         taken = {pipeline.source.name for pipeline in list(self.pipelines)}
         for name, recording in list(self.recordings.items()):
             if name not in taken and not self.holding:
                 recording.settle([])
 
     def acknowledge(self) -> None:
-        """Acknowledge to each source what all its pipelines have settled."""
-        # Once: a pipeline that is added meanwhile is not known yet, or still needs something.
+        """Acknowledge to each source what all of its pipelines have settled."""
+        # Read once: a pipeline that is added meanwhile is not known yet, or still needs something.
         runs, recordings = tuple(self.runs), list(self.recordings.items())
         if self.holding:
             return
@@ -143,7 +143,7 @@ class EngineState:
             self.drivers.wake(run)
 
     def nudge(self, source: str | None = None) -> None:
-        """Let all pipelines, or those of a source, take a step now."""
+        """Make all pipelines, or those of a source, take a step now."""
         for run in list(self.runs):
             if source in (None, run.source):
                 run.nudge()
@@ -153,7 +153,7 @@ class EngineState:
 
     @property
     def directory(self) -> DataDirectory:
-        """The data directory, from the start on."""
+        """The data directory, once the engine was started."""
         assert self.opened is not None, "an engine opens its directory before anything runs"
         return self.opened
 
@@ -182,5 +182,5 @@ class EngineState:
 
     def running_drivers(self) -> Drivers:
         if not self.running or self.drivers is None:
-            raise NotRunning("The engine has not started, or has no pipeline")
+            raise NotRunning("The engine is not started, or has no pipelines")
         return self.drivers

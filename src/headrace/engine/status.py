@@ -3,10 +3,10 @@ The status of an engine: readiness, states, counts, lag and targets, as observed
 
 Everything here reads the state that it is given and changes nothing. Safe to call from any thread.
 
-`Readiness` tells whether pipelines are ready, and wakes the callers that wait for that. It is never
-stored: it is read from the pipelines and recorders each time, so it goes back to False with the
-first thing that is wrong (invariant 9). A waiting caller is woken by `notify`, which everything
-that moves calls.
+`Readiness` computes whether pipelines are ready, and wakes callers that wait for it. It is never
+stored: it is computed from the pipelines and recorders each time, so it goes back to False with the
+first problem (invariant 9). A waiting caller is woken by `notify`, which is called after every
+change of state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Readiness:
-    """Reads the state each time, and keeps nothing but who waits. Safe to call from any thread."""
+    """Computes readiness each time; stores only the waiting callers. For any thread."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
@@ -45,7 +45,7 @@ class Readiness:
     def now(
         self, source: str | None = None, table: str | None = None, pipeline: str | None = None
     ) -> bool:
-        """Return whether the pipelines asked for are ready; False where there is none."""
+        """Return whether the given pipelines are ready; False if there are none."""
         runs = [
             run
             for run in list(self._state.runs)
@@ -71,22 +71,22 @@ class Readiness:
         return recording is not None and recording.ready
 
     def wait(self, timeout: float | None) -> bool:
-        """Return whether all is ready, once it is, or waiting is of no use."""
+        """Wait until all is ready or waiting cannot help; return whether all is ready."""
         self.wait_for(lambda: self.now() or self._hopeless(), timeout)
         return self.now()
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Look at `done` whenever something moves, until it is true or the time is over."""
+        """Check `done` after every change of state, until it is true or the timeout is over."""
         with self._changed:
             return self._changed.wait_for(done, timeout)
 
     def until(self, done: Callable[[], bool], source: str, timeout: float | None) -> bool:
-        """Wait for something of a source, unless that is of no use; return whether it is so."""
+        """Wait for a condition unless waiting cannot help; return whether it is true."""
         recording = self._state.recordings[source]
         runs = [run for run in list(self._state.runs) if run.source == source]
 
         def stuck() -> bool:
-            # One that has stopped was let go of: it will bring nothing.
+            # A run that is stopped was dropped, and will deliver nothing.
             failed = recording.gave_up or any(run.failed or run.stopped for run in runs)
             return failed or not self._state.at_work
 
@@ -94,7 +94,7 @@ class Readiness:
         return done()
 
     def call(self, call: Callable[[], None]) -> None:
-        """Call `call` once, when all is ready next: at once if it is."""
+        """Call `call` once, when all is ready: immediately if it is."""
         with self._changed:
             if not self.now():
                 self._calls.append(call)
@@ -102,7 +102,7 @@ class Readiness:
         call()
 
     def notify(self) -> None:
-        """Something moved: look again."""
+        """Check again, because something changed."""
         calls: list[Callable[[], None]] = []
         with self._changed:
             if self.now():
@@ -112,7 +112,7 @@ class Readiness:
             call()
 
     def ended(self) -> None:
-        """Nothing runs any longer: nobody waits in vain."""
+        """Wake all waiting callers, because the engine has stopped."""
         with self._changed:
             self._changed.notify_all()
 
@@ -145,20 +145,20 @@ def sources(state: EngineState) -> tuple[SourceInfo, ...]:
 def source_info(state: EngineState, name: str) -> SourceInfo:
     """Return the info of one source."""
     if name not in state.recordings:
-        raise NotRunning("No such source at work", source=name)
+        raise NotRunning("The engine has no source of this name", source=name)
     return state.recordings[name].info()
 
 
 def log_info(state: EngineState, source: str) -> LogInfo:
-    """Return what a source's log holds, how far back it goes, and what keeps it."""
+    """Return what a source's log contains, how far back it goes, and what keeps it."""
     recording = state.recordings.get(source)
-    if recording is None or not isinstance(recording.care, LogRetention):
-        raise NotRunning("No such source at work", source=source)
-    return recording.care.info()
+    if recording is None or not isinstance(recording.retention, LogRetention):
+        raise NotRunning("The engine has no source of this name", source=source)
+    return recording.retention.info()
 
 
 def targets(state: EngineState, source: str, table: str) -> tuple[Target, ...]:
-    """Return the targets that a table of a source is brought to."""
+    """Return the targets that a table of a source is delivered to."""
     return tuple(
         pipeline.target
         for pipeline in list(state.pipelines)
@@ -173,7 +173,7 @@ def target(state: EngineState, pipeline: str, type: str | None) -> Target:
         raise NotRunning("No such pipeline", pipeline=pipeline)
     found = named[pipeline].target
     if type not in (None, found.traits.type):
-        raise UnknownTable("The pipeline's target is of another type", type=found.traits.type)
+        raise UnknownTable("The pipeline's target has another type", type=found.traits.type)
     return found
 
 
@@ -186,12 +186,12 @@ def schema(state: EngineState, table: str) -> TableSchema:
 
 
 def spark_info(state: EngineState) -> SparkInfo | None:
-    """Return what Spark did so far; None before it is up."""
+    """Return what Spark has done so far; None before it is ready."""
     return state.spark.info() if state.spark is not None else None
 
 
 def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
-    """Return what is known of a pipeline now."""
+    """Return the current info of a pipeline."""
     recording = state.recordings[run.source]
     copies = recording.copies_under_way()
     tables = tuple(_table_info(member, run.target, copies) for member in run.members)
@@ -210,11 +210,11 @@ def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
         jobs=delivery.jobs,
         position=run.reached,
         lag_seconds=_lag(run, recording.log),
-        dead_letters=delivery.letter_count,
-        error=run.error or (None if run.ready else run.yielding.why),
+        dead_letters=delivery.dead_letter_count,
+        error=run.error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
-        set_aside=run.yielding.why,
-        left_out=run.growing.left_out,
+        set_aside=run.release.why,
+        left_out=run.new_tables.left_out,
     )
 
 

@@ -1,8 +1,8 @@
 """
-Which tables of each source an engine takes: named by pipelines and records, or by a pattern.
+The tables of each source that an engine records: named by pipelines and `records`, or by patterns.
 
-What is named is known from the start. What patterns stand for the recorder finds, at its start
-and later on, and from here it goes to the pipelines whose patterns they are.
+Named tables are known from the start. Tables that match a pattern are found by the recorder, at its
+start and later; this module passes them to the pipelines with matching patterns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TakenTables:
-    """The tables of an engine. `schemas` is set by its start, and grows."""
+    """The tables of an engine. `schemas` is set at the start, and grows."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class TakenTables:
             (source.name, [table for table in tables if not is_pattern(table)])
             for source, tables in records
         ]
-        """The tables that are recorded without a pipeline; those of patterns as they come."""
+        """Tables that are recorded without a pipeline; those that match a pattern once found."""
 
         self._pipelines = pipelines
         self._records = records
         self._runs = runs
 
     def named(self, source: str) -> list[str]:
-        """Return the tables of a source that somebody named."""
+        """Return the tables of a source that were given by name."""
         taken = {table for each in self._of(source) for table in each.tables}
         asked = {t for each, tables in self._records if each.name == source for t in tables}
         return sorted(table for table in taken | asked if not is_pattern(table))
 
     def selections(self, source: str) -> list[tuple[str, ...]]:
-        """Return the lists of patterns for a source: what one of them chooses is recorded."""
+        """Return the lists of patterns for a source; tables that match any of them are recorded."""
         lists = [pipeline.patterns for pipeline in self._of(source)]
         lists += [tuple(filter(is_pattern, t)) for s, t in self._records if s.name == source]
         return [patterns for patterns in lists if patterns]
@@ -60,7 +60,7 @@ class TakenTables:
         return [table for name, tables in self.recorded if name == source for table in tables]
 
     def ask_baselines(self, recordings: Mapping[str, SourceRun]) -> None:
-        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
+        """Request a baseline for recorded tables that have none in the log, also after a gap."""
         for source, tables in self.recorded:
             if (recording := recordings.get(source)) is not None:
                 for table in list(tables):
@@ -68,14 +68,14 @@ class TakenTables:
                         recording.ask_baseline(table)
 
     def schemas_for(self, run: PipelineRun) -> dict[str, TableSchema]:
-        """Return the tables that a pipeline begins with."""
+        """Return the tables that a pipeline starts with."""
         return own_tables(run.pipeline, self._known(run.source))
 
     def grow(self, recording: SourceRun, wake: Callable[[PipelineRun], None]) -> None:
-        """Let everybody have what the recorder found by now; `wake` those who have to act."""
+        """Pass the tables that the recorder found to pipelines; `wake` those that have to act."""
         source, found = recording.name, recording.found
         if found is None:
-            return  # before the recorder has looked, nobody can say what is gone
+            return  # the recorder has not looked yet: it is not known which tables are gone
         for table, schema in found.items():
             self.schemas[f"{source}/{table}"] = schema
         for (each, patterns), (_, tables) in zip(self._records, self.recorded, strict=True):
@@ -85,7 +85,7 @@ class TakenTables:
         known = {table: each for table, each in self._known(source).items() if table in there}
         for run in self._runs:
             mine = run.source == source and run.pipeline.patterns
-            if mine and run.growing.hear(known, recording.left_out, run.tables):
+            if mine and run.new_tables.update(known, recording.left_out, run.tables):
                 run.nudge()
                 wake(run)
 
@@ -93,5 +93,5 @@ class TakenTables:
         return [pipeline for pipeline in self._pipelines if pipeline.source.name == source]
 
     def _known(self, source: str) -> Mapping[str, TableSchema]:
-        places = [(place.split("/", 1), schema) for place, schema in list(self.schemas.items())]
-        return {table: schema for (of, table), schema in places if of == source}
+        known = [(name.split("/", 1), schema) for name, schema in list(self.schemas.items())]
+        return {table: schema for (of, table), schema in known if of == source}

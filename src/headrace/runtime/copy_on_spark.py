@@ -1,9 +1,9 @@
 """
-Baselines copied on Spark, beside everything else that goes on.
+Baselines copied by Spark tasks, in parallel to capture and delivery.
 
-The recorder plans a baseline and keeps its snapshot; here its parts are copied, a wave of
-tasks at a time so that there is progress to show, and what was written is reported to it.
-Where Spark cannot do it the recorder reads the table itself: slower, but surely.
+The recorder plans a baseline and keeps its snapshot. Here the parts are copied, some at a time so
+that there is progress to show, and the written segments are reported to the recorder. If Spark
+fails, the recorder reads the table itself, which is slower.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 WAVE = 8
-"""Parts of one job: some hundred megabytes, a few seconds."""
+"""Parts in one job: some hundred megabytes, a few seconds."""
 
 TRIES = 2
-"""How often Spark may try a table before the recorder reads it."""
+"""Number of attempts on Spark before the recorder reads the table."""
 
 _log = logger(__name__)
 
@@ -52,14 +52,14 @@ class SparkCopies:
         folder: str,
         runner: CopiesParts,
         send: Callable[[Command], None],
-        told: Callable[[str, int, int | None], None],
+        on_progress: Callable[[str, int, int | None], None],
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._runner = runner
         self._send = send
-        self._told = told
-        """Hears of progress: table, rows so far, and how many there may be in all."""
+        self._on_progress = on_progress
+        """Called with progress: table, rows so far, and the estimated total."""
 
         self._waiting: queue.SimpleQueue[CopyPlanned | None] = queue.SimpleQueue()
         self._newest: dict[str, str] = {}
@@ -73,12 +73,12 @@ class SparkCopies:
         self._thread.start()
 
     def take(self, planned: CopyPlanned) -> None:
-        """Copy this one next; what was planned of the same table before is given up."""
+        """Copy this table next; an earlier plan of the same table is abandoned."""
         self._newest[planned.table] = planned.stem
         self._waiting.put(planned)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Copy no more; a wave that runs is not waited for longer than that."""
+        """Stop copying; wait at most `timeout` seconds for the running job."""
         self._over = True
         self._waiting.put(None)
         self._thread.join(timeout)
@@ -90,16 +90,18 @@ class SparkCopies:
             except HeadraceError as error:
                 self._failed(planned, error)
                 continue
-            except Exception as error:  # noqa: BLE001  # Nobody else would ever copy again.
+            except Exception as error:  # noqa: BLE001  # The thread must go on, or no table would be copied again.
                 kind = type(error).__name__
-                self._failed(planned, CaptureError("Copying broke off", error=kind))
+                self._failed(
+                    planned, CaptureError("The copy stopped on an unexpected error", error=kind)
+                )
                 continue
             if files is not None:
                 self._failures.pop(planned.table, None)
                 self._send(CopyDone(planned.table, planned.stem, tuple(files)))
 
     def _copied(self, planned: CopyPlanned) -> list[File] | None:
-        """Return the segments written; None where nobody wants them any more."""
+        """Return the segments written; None if the copy was abandoned."""
         order = Order(
             source=self._spec.name,
             kind=self._spec.kind,
@@ -111,15 +113,15 @@ class SparkCopies:
             parts=planned.parts,
         )
         files: list[File] = []
-        self._told(planned.table, 0, planned.expected)
+        self._on_progress(planned.table, 0, planned.expected)
         for start in range(0, len(order.parts), WAVE):
             if self._over or self._newest.get(planned.table) != planned.stem:
                 return None
             numbers = range(start, min(start + WAVE, len(order.parts)))
             files += self._runner.copy(order, numbers)
             rows = sum(file.rows for file in files)
-            # Parts are of about one size: this is nearer than the source's own estimate.
-            self._told(planned.table, rows, rows * len(order.parts) // numbers.stop)
+            # Parts have about the same size: this is closer than the source's estimate.
+            self._on_progress(planned.table, rows, rows * len(order.parts) // numbers.stop)
         return files
 
     def _failed(self, planned: CopyPlanned, error: HeadraceError) -> None:
@@ -136,7 +138,7 @@ def share_copies(
     runner: object,
     files: Files,
 ) -> Iterator[SparkCopies]:
-    """Let a runner that can do it copy the tables of sources that can be read in parts."""
+    """Use the runner to copy tables of sources that can be read in parts, if it can."""
     if not isinstance(runner, CopiesParts):
         return
     for name, recording in recordings.items():

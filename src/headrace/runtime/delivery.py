@@ -1,24 +1,26 @@
 """
-Delivery of the log's batches to a pipeline's target: computed, parked, intended, written.
+Delivery of the log's batches to a pipeline's target: intent, jobs, dead letters, write.
 
 ```
  next_batch ─▶ (intent) ─▶ Spark job a table ─▶ dead letters ─▶ target.write ─▶ reached
                stored       rows that failed      synced                        (stored by the run)
 ```
 
-The order is the safety. An intent is stored before the first effect on a target that has
-no transactions (R25), a dead letter before the target has anything of its batch, or before
-the intent is done where the target is a function (R30), and progress covers writes that
-have returned, never more than these (invariant 2).
+The order makes it safe. An intent is stored before the first effect on a target without
+transactions (R25). A dead letter is stored before the target has anything of its batch; if the
+target is a function, before the intent is completed (R30). Progress only covers writes that have
+returned (invariant 2).
+
+`TableJobs` computes the rows of one table and stores nothing; replay uses it, too.
 
 A target that is a user's function of DataFrames receives batches and baselines as frames
 (`FrameDelivery`). Nothing is collected: what the function does with a frame is its effect. Each
-frame has an id, which comes again with the same rows after a crash (R25).
+frame has an id; after a crash the same rows come again with the same id (R25).
 
-The rows of large batches and baselines do not come to the driver: executors prepare them
-(`StagedBatches`; R24, S4). The target is given the frame and makes parts of it by tasks; it then
-commits the parts that receipts name. A row that cannot be computed is found and left out as for
-any other target.
+The rows of large batches and baselines are not sent to the driver: executors prepare them
+(`StagedBatches`; R24, S4). The target receives the frame, writes parts of it in tasks, and then
+commits the parts that are named by receipts. A row that cannot be computed is found and left out
+as for any other target.
 
 A change that lacks a value which its target needs stops the pipeline (R21).
 
@@ -27,8 +29,8 @@ Long because rows, frames and staged parts must all be delivered in the same saf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ import pyarrow as pa
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.ranges import Span
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.hold import (
@@ -51,14 +54,19 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.pipeline.batch import BatchFacts, GivesFrames, PreparedPipeline, Runner, SegmentGroup
+from headrace.pipeline.batch import (
+    BatchFacts,
+    GivesFrames,
+    LoadedRows,
+    PreparedPipeline,
+    SegmentGroup,
+)
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
 from headrace.runtime.info import BatchTimes, Hops
-from headrace.runtime.lease import Fence
 from headrace.runtime.model import Load, Member, TableState
-from headrace.runtime.store import Intent, ProgressStore
-from headrace.storage.files import Files
+from headrace.runtime.run_context import RunContext
+from headrace.runtime.store import Intent
 from headrace.storage.killpoints import (
     EFFECT_DONE,
     INTENT_STORED,
@@ -81,186 +89,119 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# --- delivery -------------------------------------------------------------------------------------
-
-_ALL = 1 << 40
-"""No limit: a batch that was cut once is cut the same way again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a run needs of the world around it."""
-
-    log: LogReader
-    runner: Runner
-    store: ProgressStore
-    files: Files
-    """The data directory."""
-
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-
-    wall: Callable[[], float]
-    """Seconds since 1970."""
-
-    ask_baseline: Callable[[str, int], None]
-    """Tell the recorder that a baseline of this table is owed, newer than that number."""
-
-    flush_times: Callable[[int], tuple[float, float] | None]
-    """When an index entry's first change was read, and when it was flushed."""
-
-    fence: Fence = field(default_factory=Fence)
-    """What is closed once another writer has the log."""
-
-    def check(self) -> None:
-        """Raise `Fenced` or `LostLog` where another engine took over."""
-        self.store.check()
-        self.fence.check(self.log.last_entry)
+# --- the rows of one table ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """One table's share of a batch, as the target takes it."""
+    """One table's share of a batch, in the form that the target takes."""
 
     rows: pa.Table
     truncate: RowReference | None = None
     letters: tuple[NewLetter, ...] = ()
+    failed: int = 0
+    """Changes that could not be computed; one that a later truncate covers has no dead letter."""
+
     staged: object = None
-    """What the target made of the rows elsewhere; they are not among `rows` then."""
+    """What the target made of the rows on the executors; `rows` is empty then."""
 
 
-class Delivery:
-    """Brings batches of one pipeline to its target. For the run's thread alone."""
+def target_batch(
+    batch_id: str,
+    epoch: int,
+    first: Position,
+    last: Position,
+    computed: Mapping[str, ComputedRows],
+) -> Batch:
+    """Return computed tables as the batch that a target takes."""
+    return Batch(
+        id=batch_id,
+        epoch=epoch,
+        first=first,
+        last=last,
+        tables={table: each.rows for table, each in computed.items()},
+        truncates={
+            table: Position(epoch, *each.truncate)
+            for table, each in computed.items()
+            if each.truncate is not None
+        },
+        staged={t: each.staged for t, each in computed.items() if each.staged is not None},
+    )
+
+
+class TableJobs:
+    """
+    Computes batches and baselines of one table at a time, by jobs of the pipeline's runner.
+
+    Used by `Delivery` and by replay. It stores nothing: dead letters are returned.
+    """
 
     def __init__(
-        self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, around: Surroundings
+        self, log: LogReader, prepared: PreparedPipeline, *, every_change: bool = False
     ) -> None:
-        self.name = name
-        self.changes = 0
-        self.batches = 0
-        self.jobs = 0
-        self.hops = Hops()
-        self._pipeline = pipeline
+        self.count = 0
+        """Jobs that were run."""
+        self._log = log
         self._prepared = prepared
-        self._around = around
-        self._target = pipeline.target
-        traits = pipeline.target.traits
-        self.intends = traits.durable and not traits.transactional
-        """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
-        self._keyed, self._every_change = traits.keyed, traits.every_change
-        self.tried = ORIGIN
-        """How far a durable target may be: a write whose answer was lost may have been done."""
-        self.letters_stale = False
-        """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
-        self._intent: Intent | None = None
-        self._letters: Letters | None = None
-        self._giving: FrameDelivery | None = None
-        if isinstance(pipeline.target, TakesFrames):
-            if not isinstance(prepared, GivesFrames):
-                raise BadTransform("This runner has no frames for the target", pipeline=name)
-            self._giving = FrameDelivery(name, pipeline.target, prepared)
-        self._staging = staged_batches(name, pipeline.target, prepared)
+        self._every_change = every_change
 
-    # -- changes ----------------------------------------------------------------------
-
-    def next_batch(
-        self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
-    ) -> LogBatch | None:
-        """Return what follows `start` for these tables: as it was intended, where it was."""
-        log = self._around.log
-        tables = [member.table for member in taking]
-        intent = self._intent
-        if intent is not None and intent.after == str(start):
-            again = [table for table in tables if table in intent.tables]
-            upto = Position.parse(intent.last)
-            return log.next_batch(again, start, _ALL, upto, most_files=_ALL)
-        batch = log.next_batch(tables, start, most_rows, ahead)
-        if batch is None and ahead is not None:
-            # A flush reaches over where the others stand: these go first, and are waited for.
-            batch = log.next_batch(tables, start, 1)
-        return batch
-
-    def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
-        """Take a batch to the target, for all these tables together."""
-        around = self._around
-        taking = [member for member in taking if member.table in batch.tables]
-        if self.intends:
-            self._intend(start, batch)
-        if self._giving is not None:
-            upto = self._give(self._giving, taking, batch)
-            computed_at = around.wall()
-        else:
-            computed = {member.table: self._share(member, batch) for member in taking}
-            computed_at = around.wall()
-            reach(JOB_DONE)
-            self._keep([letter for each in computed.values() for letter in each.letters])
-            self._clear_truncated(batch, computed)
-            self.tried = max(self.tried, batch.last)
-            if self._target.traits.durable:
-                around.check()  # the job may have taken long
-            upto = self._target.write(self._as_batch(batch, computed))
-            reach(TARGET_WRITTEN)
-        if self.intends:
-            reach(EFFECT_DONE)
-            self._intent = None
-        # Invariant 2: progress speaks of the write that has returned, never ahead of it.
-        for member in taking:
-            member.reached = upto
-        self.batches += 1
-        self.changes += batch.rows
-        times = around.flush_times(batch.entries[1])
-        if times is not None:
-            committed = batch.begun / 1_000_000
-            self.hops.add(BatchTimes(committed, *times, computed_at, around.wall()))
-
-    def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
-        """Return one table's share of a batch, computed or staged."""
-        if self._staging is not None and self._stages(batch.files_of(member.table)):
-            return self._stage(member, batch)
-        held = self._held(member) if self.letters.written else {}
-        return self._compute(member, batch, held)
-
-    def _compute(
+    def changes(
         self,
         member: Member,
         batch: LogBatch,
-        held: dict[bytes, Position],
+        held: Held,
         since: Position = ORIGIN,
         window: BaselineWindow | None = None,
+        part: Span | None = None,
     ) -> ComputedRows:
-        """Run one table's job; what cannot be computed, or is held, is set aside."""
+        """
+        Run one table's job for a batch; changes that fail or are held are parked.
+
+        Changes up to `since`, those that `window` says are in the baseline, and those outside
+        `part` are left out.
+        """
         files = batch.files_of(member.table)
         if not files:
             return ComputedRows(member.nothing)
-        around = self._around
         letters: tuple[NewLetter, ...] = ()
         segments: Segments | None = None
-        parts = self._parts(member, files)
+        parts = self.parts(member, files)
         facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
-        if held or window is not None:
-            segments = self._segments(batch, files, window)
+        if held or window is not None or part is not None:
+            segments = self.segments(batch, files, window, part)
             left_out, letters = self._left_out(segments, held)
+            if part is not None and len(left_out) >= facts.rows:
+                return ComputedRows(member.nothing, None, letters)
             facts = replace(facts, without=left_out)
         result = self._prepared.rows(parts, facts)
-        self.jobs += 1
+        self.count += 1
         if batch.first <= since:
             result = _beyond(result, (since.commit, since.ordinal))
         rows = result.rows
         if result.failures:
-            segments = segments or self._segments(batch, files, window)
-            aside = set_aside_in(segments, held, result.failures, around.log.lineage or "")
-            rows, letters = without(rows, aside.places), aside.letters
-        return ComputedRows(rows, result.truncate, letters)
+            segments = segments or self.segments(batch, files, window, part)
+            parked = set_aside_in(segments, held, result.failures, self._log.lineage or "")
+            rows, letters = without(rows, parked.places), parked.letters
+        return ComputedRows(rows, result.truncate, letters, len(result.failures))
 
-    def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
-        """Return the files by schema version, each looked at before Spark reads it."""
-        log = self._around.log
+    def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
+        """Yield the rows of a baseline; failures refer to (file, row) of the whole baseline."""
+        before = 0
+        for part in parts:
+            for loaded in self._prepared.baseline(part):
+                self.count += 1
+                yield replace(loaded, failures=tuple(within_baseline(loaded.failures, before)))
+            before += len(part.paths)
+
+    def parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
+        """Return the files by schema version, each verified before Spark reads it."""
+        log = self._log
         by_schema: dict[int, list[File]] = {}
         for file in files:
+            # Spark would read a damaged file as far as it goes; the index has its checksum.
+            log.verify(file)
             if file.unsent:
                 refuse_unknown(log, file, self._prepared, member.input)
-            # Spark would read a damaged file as far as it goes; the index knows better.
-            log.verify(file)
             by_schema.setdefault(file.schema, []).append(file)
         return [
             SegmentGroup(
@@ -274,221 +215,38 @@ class Delivery:
             for schema_id, of_schema in by_schema.items()
         ]
 
-    def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
-        return Batch(
-            id=f"{self.name}/{batch.first}/{batch.last}",
-            epoch=batch.epoch,
-            first=batch.first,
-            last=batch.last,
-            tables={table: each.rows for table, each in computed.items()},
-            truncates={
-                table: Position(batch.epoch, *each.truncate)
-                for table, each in computed.items()
-                if each.truncate is not None
-            },
-            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
-        )
+    def segments(
+        self,
+        batch: LogBatch,
+        files: Sequence[File],
+        window: BaselineWindow | None = None,
+        part: Span | None = None,
+    ) -> Segments:
+        """Return one table's files of a batch, to be read on the driver if need be."""
+        return Segments(self._log, batch.epoch, files, window, self._every_change, part)
 
-    # -- intents ----------------------------------------------------------------------
-
-    def _intend(self, start: Position, batch: LogBatch) -> None:
-        # Who was taken over from must neither begin a batch nor repeat one: the other engine
-        # has, and went on (R31).
-        self._around.check()
-        if self._intent is not None and self._intent.after == str(start):
-            return  # the same cut as before: it is stored, with its time
-        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
-        self._around.store.intend(self.name, intent)
-        self._intent = intent
-        reach(INTENT_STORED)
-
-    def forget_intent(self) -> None:
-        """Let go of an intent whose changes a baseline will replace."""
-        if self._intent is not None:
-            self._around.store.forget_intent(self.name)
-            self._intent = None
-
-    # -- dead letters -----------------------------------------------------------------
-
-    def open(self) -> None:
-        """Find the dead letters and the intent that the last life left."""
-        around = self._around
-        self._letters = Letters.open(around.files, self.name, around.wall)
-        self._intent = around.store.intent(self.name)
-        if self._target.traits.durable:
-            self.tried = around.log.end
-
-    def reopen_letters(self) -> None:
-        """Read letters that another engine wrote; raise where that is the later one."""
-        if self.letters_stale:
-            around = self._around
-            around.check()
-            self._letters = Letters.open(around.files, self.name, around.wall)
-            self.letters_stale = False
-
-    @property
-    def letters(self) -> Letters:
-        """The pipeline's dead letters."""
-        assert self._letters is not None, "open comes first"
-        return self._letters
-
-    @property
-    def letter_count(self) -> int:
-        """How many letters are not superseded; 0 before they are found."""
-        return self._letters.count if self._letters is not None else 0
-
-    def _held(self, member: Member) -> dict[bytes, Position]:
-        if member.state != TableState.RELOADING:
-            return self.letters.held(member.table)
-        # Letters of what is loaded beside the table speak of other rows than it has. Those of its
-        # own baseline count, whatever the one that is loaded has to be newer than.
-        return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
+    def window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
+        """Return which changes of a batch the baseline's rows may hold; None if it holds none."""
+        window = self._log.window(table, baseline)
+        return window if window is not None and window.overlaps(batch.first) else None
 
     def _left_out(
-        self, segments: Segments, held: dict[bytes, Position]
+        self, segments: Segments, held: Held
     ) -> tuple[frozenset[RowReference], tuple[NewLetter, ...]]:
-        """Return what a job must not read: what the target has, and what is held, with letters."""
+        """Return the changes that a job must not read, and the dead letters of held ones."""
         known = segments.known()
         if not held:
             return known, ()
-        aside = set_aside_in(segments, held, (), self._around.log.lineage or "")
-        return known | aside.places, aside.letters
-
-    def _segments(
-        self, batch: LogBatch, files: Sequence[File], window: BaselineWindow | None = None
-    ) -> Segments:
-        return Segments(self._around.log, batch.epoch, files, window, self._every_change)
-
-    def _keep(self, new: Sequence[NewLetter]) -> None:
-        if new:
-            keep(self.letters, new, self._pipeline, self.name)
-            reach(LETTERS_STORED)
-
-    def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
-        for table, each in computed.items():
-            if each.truncate is not None:
-                at = Position(batch.epoch, *each.truncate)
-                self.letters.clear(table, at, "truncate")
-
-    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
-        """Let go of what a newer baseline covers, and what was held for it (R30)."""
-        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
-
-    def drop_letters(self) -> None:
-        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
-        if self._letters is not None:
-            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({letter.table for letter in self._letters.all()}):
-                self._letters.clear(table, far, "dropped")
-
-    # -- baselines --------------------------------------------------------------------
-
-    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
-        """Bring a baseline's rows to the target, beside what is there."""
-        self._disown(member)
-        failures: list[Failure] = []
-        parts = self._parts(member, baseline.files)
-        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
-            assert self._staging is not None
-            self.jobs += len(parts)
-            number = baseline.baseline
-            failures = self._staging.baseline(member.table, number, first, parts, rows)
-            self._keep_of_baseline(baseline, failures, first)
-            return
-        before = 0
-        for part in parts:
-            for loaded in self._prepared.baseline(part):
-                self.jobs += 1
-                loading.write(loaded.rows)
-                failures += within_baseline(loaded.failures, before)
-            before += len(part.paths)
-        self._keep_of_baseline(baseline, failures, first)
-
-    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
-        """Give a baseline's rows to the user's function, in pieces."""
-        assert self._giving is not None
-        self._disown(member)
-        # Of an empty table too: the function must hear that the rows it had are gone, since a
-        # truncate that the copy has seen is not given again (R11).
-        parts = self._parts(member, baseline.files) or [SegmentGroup(member.input, ())]
-        self.jobs += len(parts)
-        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
-        self._keep_of_baseline(baseline, failures, first)
-
-    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
-        """Apply changes since F to what is being loaded."""
-        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
-        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
-        window = None if self._keyed else self._window(member.table, load.baseline, batch)
-        computed = self._compute(member, batch, held, load.first, window)
-        self._keep(self.letters.not_emptied(computed.letters))
-        self._clear_truncated(batch, {member.table: computed})
-        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
-        load.reached = batch.last
-        self.changes += batch.rows
-
-    def _disown(self, member: Member) -> None:
-        log = self._around.log
-        self.letters.disown(member.table, log.epoch, log.lineage or "")
-
-    def _keep_of_baseline(
-        self, baseline: Baseline, failures: Sequence[Failure], first: Position
-    ) -> None:
-        if failures:
-            log = self._around.log
-            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new)
-
-    def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
-        """Return which changes of a batch the baseline's rows may hold; None: none."""
-        window = self._around.log.window(table, baseline)
-        return window if window is not None and window.overlaps(batch.first) else None
-
-    # -- frames, and rows that executors prepare --------------------------------------
-
-    @property
-    def takes_frames(self) -> bool:
-        """Whether the target takes DataFrames instead of rows."""
-        return self._giving is not None
-
-    def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
-        """Let the user's function have each table's share as a frame."""
-        for member in taking:
-            files = batch.files_of(member.table)
-            if not files:
-                continue
-            window = self._window(member.table, member.baseline, batch)
-            segments = Segments(self._around.log, batch.epoch, files, window)
-            held = self.letters.held(member.table)
-            aside = giving.changes(member, batch, self._parts(member, files), segments, held)
-            self.jobs += 1
-            self._keep(aside.letters)
-            if (emptied := segments.truncated_at()) is not None:
-                self.letters.clear(member.table, emptied, "truncate")
-        return batch.last
-
-    def _stages(self, files: Sequence[File]) -> bool:
-        """Whether executors prepare these rows, and the driver does not see them."""
-        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
-
-    def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
-        """Let executors prepare one table's share; what cannot be computed is set aside."""
-        assert self._staging is not None
-        files = batch.files_of(member.table)
-        segments = self._segments(batch, files)
-        parts, held = self._parts(member, files), self._held(member)
-        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
-        self.jobs += 1
-        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return ComputedRows(member.nothing, truncate, aside.letters, staged)
+        parked = set_aside_in(segments, held, (), self._log.lineage or "")
+        return known | parked.places, parked.letters
 
 
 def _beyond(result: JobResult, place: RowReference) -> JobResult:
     """
-    Return what a batch that reaches over F adds to the baseline.
+    Return what a batch that begins before F adds to the baseline.
 
-    Changes up to there are in its rows, and to do them again is only harmless where all of
-    them can be computed: one that fails would leave the row before it.
+    Changes up to F are in its rows. Applying them again is only harmless if all of them can be
+    computed: a failed one would leave an earlier state of its row.
     """
     truncate = result.truncate
     return replace(
@@ -500,24 +258,21 @@ def _beyond(result: JobResult, place: RowReference) -> JobResult:
 
 
 def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
-    """Return failures of a part by their place in the baseline: `before` files come before it."""
+    """Return failures of a part with their file counted from the baseline's first file."""
     return [
         replace(failure, place=(failure.place[0] + before, failure.place[1]))
         for failure in failures
     ]
 
 
-# --- values that the source did not send ----------------------------------------------------------
-
-
 def refuse_unknown(
     log: LogReader, file: File, prepared: PreparedPipeline, schema: TableSchema
 ) -> None:
     """
-    Raise `UnknownValue` where a change of a segment was sent without a value that is needed.
+    Raise `UnknownValue` if a change of a segment lacks a value that the pipeline needs.
 
-    Taken as it is, the value would become null at the target. A column that the pipeline
-    drops, and that no step of it reads, may be missing.
+    The value would become null at the target. A column that the pipeline drops, and that no
+    step reads, may be missing.
     """
     if not file.unsent:
         return
@@ -531,11 +286,288 @@ def refuse_unknown(
         )
 
 
+# --- delivery -------------------------------------------------------------------------------------
+
+_ALL = 1 << 40
+"""No limit: an intended batch is cut at the same position again."""
+
+
+class Delivery:
+    """Delivers batches of one pipeline to its target. Only for the run's thread."""
+
+    def __init__(
+        self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, context: RunContext
+    ) -> None:
+        self.name = name
+        self.changes = 0
+        self.batches = 0
+        self.hops = Hops()
+        self._pipeline = pipeline
+        self._prepared = prepared
+        self._context = context
+        self._target = pipeline.target
+        traits = pipeline.target.traits
+        self.intends = traits.durable and not traits.transactional
+        """Whether a batch must be repeated exactly (R25); a volatile target is rebuilt instead."""
+        self._keyed = traits.keyed
+        self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
+        self.tried = ORIGIN
+        """The position that a durable target may have: a write without an answer may be done."""
+        self.dead_letters_stale = False
+        """Whether a superseded engine has written dead letters since they were read (R31)."""
+        self._intent: Intent | None = None
+        self._dead_letters: Letters | None = None
+        self._giving: FrameDelivery | None = None
+        if isinstance(pipeline.target, TakesFrames):
+            if not isinstance(prepared, GivesFrames):
+                raise BadTransform("The runner cannot pass DataFrames to the target", pipeline=name)
+            self._giving = FrameDelivery(name, pipeline.target, prepared)
+        self._staging = staged_batches(name, pipeline.target, prepared)
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs were run."""
+        return self._jobs.count
+
+    # -- changes ----------------------------------------------------------------------
+
+    def next_batch(
+        self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
+    ) -> LogBatch | None:
+        """Return the batch after `start` for these tables; an intended batch is cut as before."""
+        log = self._context.log
+        tables = [member.table for member in taking]
+        intent = self._intent
+        if intent is not None and intent.after == str(start):
+            again = [table for table in tables if table in intent.tables]
+            upto = Position.parse(intent.last)
+            return log.next_batch(again, start, _ALL, upto, most_files=_ALL)
+        batch = log.next_batch(tables, start, most_rows, ahead)
+        if batch is None and ahead is not None:
+            # A flush extends past the position of the other tables: these tables go first.
+            batch = log.next_batch(tables, start, 1)
+        return batch
+
+    def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
+        """Deliver a batch to the target, for all these tables together."""
+        context = self._context
+        taking = [member for member in taking if member.table in batch.tables]
+        if self.intends:
+            self._intend(start, batch)
+        if self._giving is not None:
+            upto = self._give(self._giving, taking, batch)
+            computed_at = context.wall()
+        else:
+            computed = {member.table: self._share(member, batch) for member in taking}
+            computed_at = context.wall()
+            reach(JOB_DONE)
+            self._keep([letter for each in computed.values() for letter in each.letters])
+            self._clear_truncated(batch, computed)
+            self.tried = max(self.tried, batch.last)
+            if self._target.traits.durable:
+                context.check()  # the job may have taken long: another engine may have taken over
+            upto = self._target.write(self._as_batch(batch, computed))
+            reach(TARGET_WRITTEN)
+        if self.intends:
+            reach(EFFECT_DONE)
+            self._intent = None
+        # Invariant 2: progress covers writes that have returned, never more.
+        for member in taking:
+            member.reached = upto
+        self.batches += 1
+        self.changes += batch.rows
+        times = context.flush_times(batch.entries[1])
+        if times is not None:
+            committed = batch.begun / 1_000_000
+            self.hops.add(BatchTimes(committed, *times, computed_at, context.wall()))
+
+    def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
+        """Return one table's share of a batch, computed or staged."""
+        if self._staging is not None and self._stages(batch.files_of(member.table)):
+            return self._stage(member, batch)
+        held = self._held(member) if self.dead_letters.written else {}
+        return self._jobs.changes(member, batch, held)
+
+    def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
+        batch_id = f"{self.name}/{batch.first}/{batch.last}"
+        return target_batch(batch_id, batch.epoch, batch.first, batch.last, computed)
+
+    # -- intents ----------------------------------------------------------------------
+
+    def _intend(self, start: Position, batch: LogBatch) -> None:
+        # A superseded engine must neither begin a batch nor repeat one: the other engine has
+        # done so, and has continued (R31).
+        self._context.check()
+        if self._intent is not None and self._intent.after == str(start):
+            return  # the same batch as before: it is stored, with its time
+        intent = Intent(batch.tables, str(start), str(batch.last), self._context.wall())
+        self._context.store.intend(self.name, intent)
+        self._intent = intent
+        reach(INTENT_STORED)
+
+    def forget_intent(self) -> None:
+        """Delete an intent whose changes a baseline will replace."""
+        if self._intent is not None:
+            self._context.store.forget_intent(self.name)
+            self._intent = None
+
+    # -- dead letters -----------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read the dead letters and the intent of the previous run."""
+        context = self._context
+        self._dead_letters = Letters.open(context.files, self.name, context.wall)
+        self._intent = context.store.intent(self.name)
+        if self._target.traits.durable:
+            self.tried = context.log.end
+
+    def reopen_dead_letters(self) -> None:
+        """Read dead letters that another engine wrote; raise if that engine is the newer one."""
+        if self.dead_letters_stale:
+            context = self._context
+            context.check()
+            self._dead_letters = Letters.open(context.files, self.name, context.wall)
+            self.dead_letters_stale = False
+
+    @property
+    def dead_letters(self) -> Letters:
+        """The pipeline's dead letters."""
+        assert self._dead_letters is not None, "open comes first"
+        return self._dead_letters
+
+    @property
+    def dead_letter_count(self) -> int:
+        """The number of dead letters that are not superseded; 0 before they are read."""
+        return self._dead_letters.count if self._dead_letters is not None else 0
+
+    def _held(self, member: Member) -> dict[bytes, Position]:
+        if member.state != TableState.RELOADING:
+            return self.dead_letters.held(member.table)
+        # Dead letters of the baseline that is being loaded are for other rows than the table has.
+        # Those of its own baseline count, whatever number the new one must exceed.
+        return self.dead_letters.held(member.table, newest=max(member.newer_than, member.baseline))
+
+    def _keep(self, new: Sequence[NewLetter]) -> None:
+        if new:
+            keep(self.dead_letters, new, self._pipeline, self.name)
+            reach(LETTERS_STORED)
+
+    def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
+        for table, each in computed.items():
+            if each.truncate is not None:
+                at = Position(batch.epoch, *each.truncate)
+                self.dead_letters.clear(table, at, "truncate")
+
+    def supersede_dead_letters(self, member: Member, first: Position, baseline: int) -> None:
+        """Clear dead letters that a newer baseline covers, and release their keys (R30)."""
+        self.dead_letters.clear(member.table, first, "reload", keep_baseline=baseline)
+
+    def drop_dead_letters(self) -> None:
+        """Clear all dead letters: the pipeline was dropped, and holds no keys."""
+        if self._dead_letters is not None:
+            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
+            for table in sorted({letter.table for letter in self._dead_letters.all()}):
+                self._dead_letters.clear(table, far, "dropped")
+
+    # -- baselines --------------------------------------------------------------------
+
+    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
+        """Load a baseline's rows into the target; readers do not see them yet."""
+        self._disown(member)
+        failures: list[Failure] = []
+        parts = self._jobs.parts(member, baseline.files)
+        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
+            assert self._staging is not None
+            self._jobs.count += len(parts)
+            number = baseline.baseline
+            failures = self._staging.baseline(member.table, number, first, parts, rows)
+            self._keep_of_baseline(baseline, failures, first)
+            return
+        for loaded in self._jobs.baseline(parts):
+            loading.write(loaded.rows)
+            failures += loaded.failures
+        self._keep_of_baseline(baseline, failures, first)
+
+    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Pass a baseline's rows to the user's function, in pieces."""
+        assert self._giving is not None
+        self._disown(member)
+        # For an empty table too: the function must learn that its previous rows are gone, since a
+        # truncate that the copy has seen is not delivered again (R11).
+        parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
+        self._jobs.count += len(parts)
+        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
+        self._keep_of_baseline(baseline, failures, first)
+
+    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
+        """Apply changes since F to a table that is being loaded."""
+        held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
+        # With one row per key a repeated change is harmless; others must not get commits that
+        # the baseline contains (R11).
+        window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
+        computed = self._jobs.changes(member, batch, held, load.first, window)
+        self._keep(self.dead_letters.not_emptied(computed.letters))
+        self._clear_truncated(batch, {member.table: computed})
+        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
+        load.reached = batch.last
+        self.changes += batch.rows
+
+    def _disown(self, member: Member) -> None:
+        log = self._context.log
+        self.dead_letters.disown(member.table, log.epoch, log.lineage or "")
+
+    def _keep_of_baseline(
+        self, baseline: Baseline, failures: Sequence[Failure], first: Position
+    ) -> None:
+        if failures:
+            log = self._context.log
+            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
+            self._keep(new)
+
+    # -- frames, and rows that executors prepare --------------------------------------
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether the target takes DataFrames instead of rows."""
+        return self._giving is not None
+
+    def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
+        """Pass each table's share to the user's function as a frame."""
+        for member in taking:
+            files = batch.files_of(member.table)
+            if not files:
+                continue
+            window = self._jobs.window(member.table, member.baseline, batch)
+            segments = Segments(self._context.log, batch.epoch, files, window)
+            held = self.dead_letters.held(member.table)
+            parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
+            self._jobs.count += 1
+            self._keep(parked.letters)
+            if (emptied := segments.truncated_at()) is not None:
+                self.dead_letters.clear(member.table, emptied, "truncate")
+        return batch.last
+
+    def _stages(self, files: Sequence[File]) -> bool:
+        """Whether executors prepare these rows, without sending them to the driver."""
+        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
+
+    def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
+        """Have executors prepare one table's share; changes that fail are parked."""
+        assert self._staging is not None
+        files = batch.files_of(member.table)
+        segments = self._jobs.segments(batch, files)
+        parts, held = self._jobs.parts(member, files), self._held(member)
+        staged, emptied, parked = self._staging.changes(member, batch, parts, segments, held)
+        self._jobs.count += 1
+        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
+        return ComputedRows(member.nothing, truncate, parked.letters, staged=staged)
+
+
 # --- frames for a user's function -----------------------------------------------------------------
 
 
 class FrameDelivery:
-    """Lets the function of one pipeline have its frames."""
+    """Passes frames to the user's function of one pipeline."""
 
     def __init__(self, name: str, target: TakesFrames, prepared: GivesFrames) -> None:
         self._name = name
@@ -545,12 +577,12 @@ class FrameDelivery:
     def baseline(
         self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
     ) -> list[Failure]:
-        """Give a baseline's rows, in pieces; return those that cannot be computed."""
+        """Pass a baseline's rows, in pieces; return those that cannot be computed."""
         given = before = 0
 
         def take(frame: DataFrame, piece: int) -> None:
             nonlocal given
-            given = before + piece  # those of each part are counted from 1
+            given = before + piece  # the pieces of each part are counted from 1
             stem = f"{self._name}/{table}/baseline-{number}/{given}"
             about = FrameBatch(stem, self._name, table, first, first, number, given)
             self._target.write_frame(frame, about)
@@ -573,21 +605,21 @@ class FrameDelivery:
         segments: Segments,
         held: Held,
     ) -> HeldChanges:
-        """Give one table's share of a batch; return what was set aside."""
+        """Pass one table's share of a batch; return the changes that were parked."""
         lineage = segments.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
+        parked = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
         seen = segments.known()
         if batch.first <= member.reached:
-            seen |= segments.upto(member.reached)  # they are in the baseline it was given
+            seen |= segments.upto(member.reached)  # they are in the baseline that it received
 
-        def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
-            nonlocal aside
-            aside = set_aside_in(segments, held, failures, lineage)
-            # Before a truncate there are no letters, but the rows fail all the same.
-            return seen | aside.places | {failure.place for failure in failures}
+        def blocked_by(failures: Sequence[Failure]) -> frozenset[RowReference]:
+            nonlocal parked
+            parked = set_aside_in(segments, held, failures, lineage)
+            # Changes before a truncate have no dead letters, but they fail all the same.
+            return seen | parked.places | {failure.place for failure in failures}
 
         about = FrameBatch(
-            # By baseline: after a reload the same changes may come again, as others.
+            # With the baseline: after a reload the same range is another batch.
             f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
             self._name,
             member.table,
@@ -595,21 +627,21 @@ class FrameDelivery:
             batch.last,
         )
         facts = BatchFacts.of(segments.files, batch.first, batch.last)
-        facts = replace(facts, without=seen | aside.places)
+        facts = replace(facts, without=seen | parked.places)
         self._prepared.give(
             parts,
             facts,
-            behind,
+            blocked_by,
             lambda frame: self._target.write_frame(frame, about),
         )
-        return aside
+        return parked
 
 
 # --- frames that executors prepare ----------------------------------------------------------------
 
 
 class StagedBatches:
-    """Lets the target of one pipeline stage frames. For the run's thread alone."""
+    """Stages frames for the target of one pipeline. Only for the run's thread."""
 
     def __init__(self, name: str, target: StagesFrames, prepared: GivesFrames) -> None:
         self._target = target
@@ -619,7 +651,7 @@ class StagedBatches:
         self._staged: object = None
 
     def wants(self, rows: int) -> bool:
-        """Whether so many rows are too many for the driver."""
+        """Whether this number of rows is too large for the driver."""
         return rows >= self._target.staged_from
 
     def changes(
@@ -630,10 +662,10 @@ class StagedBatches:
         segments: Segments,
         held: Held,
     ) -> tuple[object, Position | None, HeldChanges]:
-        """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
+        """Stage one table's share of a batch; return it, its last truncate, and parked changes."""
         self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
-        aside = self._giving.changes(member, batch, parts, segments, held)
-        return self._staged, self._emptied, aside
+        parked = self._giving.changes(member, batch, parts, segments, held)
+        return self._staged, self._emptied, parked
 
     def baseline(
         self,
@@ -648,7 +680,7 @@ class StagedBatches:
         return self._giving.baseline(table, number, first, parts)
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a frame; the same again, without rows that failed, takes its place."""
+        """Take a frame; the same frame without failed rows replaces it."""
         if self._loading is not None:
             self._loading.stage(frame, batch.piece or 0)
         else:
@@ -656,12 +688,12 @@ class StagedBatches:
 
 
 def staged_batches(name: str, target: Target, prepared: PreparedPipeline) -> StagedBatches | None:
-    """Return what stages for a pipeline; None where its target, or the runner, cannot."""
+    """Return the staging of a pipeline; None if its target or the runner cannot stage."""
     if isinstance(target, StagesFrames) and isinstance(prepared, GivesFrames):
         return StagedBatches(name, target, prepared)
     return None
 
 
 def stages(loading: Loading) -> StagesRows | None:
-    """Return the loading as one that frames can be staged for; None where they cannot."""
+    """Return the loading if frames can be staged for it, else None."""
     return loading if isinstance(loading, StagesRows) else None

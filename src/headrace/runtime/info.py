@@ -2,10 +2,10 @@
 What an engine reports about itself, as frozen values of one moment, and the options of its logs.
 
 `Hops` measures how long a change takes, hop by hop, from its commit at the source to its
-readers. It is a ring of the last batches; each sample belongs to the oldest commit of its batch.
-Times are of the wall clock, because commit times come from another process.
+readers. It keeps the last batches; each sample is for the oldest commit of its batch. Times are of
+the wall clock, because commit times come from another process.
 
-`LogOptions` is what `Engine(log=…)` takes: how long a log is kept, and how much of it.
+`LogOptions` is the argument of `Engine(log=…)`: retention and size of the logs.
 """
 
 from __future__ import annotations
@@ -91,26 +91,26 @@ def _quantiles(ordered: list[float]) -> Hop:
 
 @dataclass(frozen=True, slots=True)
 class CopyInfo:
-    """The copy of one table under way, as observed."""
+    """A running copy of one table, as observed."""
 
     table: str
     rows: int
     """Rows copied so far."""
 
     expected: int | None
-    """About how many there are in all, as the source estimates; None where it cannot."""
+    """The source's estimate of the total; None if it has none."""
 
     seconds: float
     """Since it began."""
 
     rows_per_s: float
-    """Of late: over the last half minute."""
+    """Over the last half minute."""
 
     left_seconds: float | None
-    """At that rate; None where it cannot be told."""
+    """Remaining, at that rate; None if unknown."""
 
     waits: str = ""
-    """Whom it waits for before it can begin; empty: for nobody."""
+    """What it waits for before it can begin; empty if it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ class TableInfo:
     """The number of the baseline that its rows began with; 0 for none."""
 
     rows: int | None
-    """Rows readers see now; None where the target cannot tell, or shows nothing yet."""
+    """Rows that readers see now; None if the target cannot count them, or has no table yet."""
 
     copy: CopyInfo | None = None
-    """The copy that is taken of it; None where none is under way."""
+    """The running copy of the table; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,11 @@ class PipelineInfo:
 
     target: str
     state: str
-    """paused, failed or stopped; otherwise that of the table that is least far."""
+    """paused, failed or stopped; otherwise the state of the table that is least advanced."""
 
     tables: tuple[TableInfo, ...]
     rows: int | None
-    """Rows readers see now, of all tables; None where that cannot be told."""
+    """Rows that readers see now, of all tables; None if unknown."""
 
     changes: int
     """Changes taken from the log since the start."""
@@ -157,32 +157,32 @@ class PipelineInfo:
     """Age of the oldest change in the log that is not yet applied; 0 when there is none."""
 
     dead_letters: int
-    """Changes that are set aside, and not superseded."""
+    """Dead letters that are not superseded."""
 
     error: HeadraceError | None
     hops: Mapping[str, Hop]
     set_aside: HeadraceError | None = None
-    """Why it holds nothing at its source any more, and is owed a baseline; None: it does."""
+    """Why it was released from its source and needs a new baseline; None if it was not."""
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
-    """Tables that its patterns stand for and that it does not have, each with the reason."""
+    """Tables that match its patterns and that it does not have, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:
-    """What a source holds for us, as measured last (R28)."""
+    """The data that a source retains for us, as last measured (R28)."""
 
     used: int
     """Bytes."""
 
     limit: int | None
-    """The most it may hold before we lose our place; None: nobody set a limit."""
+    """The maximum it retains before our position is lost; None if there is no limit."""
 
     unacknowledged: int
-    """Bytes since what was acknowledged last; the rest is held for what the source is at."""
+    """Bytes after the acknowledged position; the source retains the rest for other reasons."""
 
     pinned_by: str
-    """The pipeline that it is held for; or `the log`, `the server`, a transaction by its pid."""
+    """What it is retained for: a pipeline, `the log`, `the server`, or a transaction by its pid."""
 
     @property
     def percent(self) -> float | None:
@@ -192,11 +192,11 @@ class RoomInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """One source's log: what it holds, and for whom (R27)."""
+    """One source's log: what it contains, and what keeps it (R27)."""
 
     source: str
     floor: Position
-    """Changes at or before it were pruned; the beginning: none were."""
+    """Changes at or before it were pruned; the origin if none were."""
 
     end: Position
     entries: int
@@ -206,17 +206,17 @@ class LogInfo:
     segments: int
     rows: int
     bytes: int
-    """Of changes: in so many files."""
+    """Of changes, without baselines."""
 
     baselines: int
     baseline_bytes: int
     oldest: float | None
     newest: float | None
-    """When its first and its last change were committed, in seconds since 1970; None: no change."""
+    """When its first and last change were committed, in seconds since 1970; None if empty."""
 
     cap: int | None
     pins: tuple[Pin, ...]
-    """What keeps it, and whose that is; the lowest first."""
+    """What keeps it, and the owner; the lowest first."""
 
     @property
     def percent(self) -> float | None:
@@ -225,7 +225,7 @@ class LogInfo:
 
     @property
     def pinned_by(self) -> str:
-        """Whom it is kept for, as far back as it goes."""
+        """What keeps the oldest part of the log."""
         return f"{self.pins[0].kind} {self.pins[0].whose}" if self.pins else ""
 
 
@@ -237,7 +237,8 @@ class SourceInfo:
     kind: str
     state: str
     """
-    connecting, waiting, streaming, full (its log is), watching (no table matches yet),
+    connecting, waiting, streaming, full (the log has reached its cap), watching (no table
+    matches yet),
     reconnecting, resetting, failed or closed.
     """
 
@@ -251,22 +252,22 @@ class SourceInfo:
     lag_changes: int | None
     lag_seconds: float | None
     lag_bytes: int | None
-    """Bytes of the source's own log that were not read yet; None where it has none."""
+    """Bytes of the source's own log that were not read yet; None if it has no log."""
 
     recorder_pid: int | None
     restarts: int
     error: HeadraceError | None
     reason: str = ""
-    """Why it is in that state: whom it waits for, or what went wrong; empty: no reason given."""
+    """Why it is in that state: what it waits for, or what failed; may be empty."""
 
     copies: tuple[CopyInfo, ...] = ()
-    """The copies of tables that are under way."""
+    """The running copies of tables."""
 
     room: RoomInfo | None = None
-    """What the source holds for us; None where it cannot tell."""
+    """What the source retains for us; None if unknown."""
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
-    """Tables that a pattern stands for and that are not recorded, each with the reason."""
+    """Tables that match a pattern and are not recorded, each with the reason."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------
@@ -274,33 +275,33 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is asked of every log of an engine."""
+    """Options for every log of an engine."""
 
     keep: float = 24 * 3600.0
-    """Seconds that a change is kept after its commit, whoever needs it."""
+    """Minimum time to keep a change after its commit, in seconds."""
 
     cap: int | None = None
-    """The most bytes of a source's log; at 90 % of it nothing is read any more (R28)."""
+    """Maximum size of a source's log in bytes; at 90 % of it, reading stops (R28)."""
 
     lease: float = 600.0
-    """Seconds from a file being dropped to its being deleted."""
+    """Seconds from dropping a file to deleting it."""
 
     keep_baselines: bool | None = None
     """
     Whether the newest baseline of each table stays usable (R19).
 
-    None: of tables that a volatile target has. Without it a pipeline that is added later, or
-    rebuilt, takes a new copy. What is only recorded keeps its own in any case.
+    None means: for tables of volatile targets. Without it, a pipeline that is added later, or
+    rebuilt, needs a new copy. Tables that are only recorded always keep theirs.
     """
 
     compact: bool = True
-    """Whether many small flushes become one."""
+    """Whether many small flushes are merged into one."""
 
     fold: bool = True
-    """Whether a baseline is brought up to date, so that the changes before need not be kept."""
+    """Whether changes are folded into the baseline, so that they need not be kept."""
 
     storage: str | None = None
-    """Where logs and dead letters lie, as `s3://bucket/prefix`; None: in the data directory."""
+    """Where logs and dead letters are stored, as `s3://bucket/prefix`; None: data directory."""
 
 
 def log(
@@ -314,10 +315,10 @@ def log(
     storage: str | None = None,
 ) -> LogOptions:
     """
-    Return how logs are to be kept: `Engine(…, log=hr.log(keep="24h", cap="10GB"))`.
+    Return options for logs: `Engine(…, log=hr.log(keep="24h", cap="10GB"))`.
 
     Amounts are numbers of seconds or bytes, or texts like `90s`, `24h`, `7d`, `500MB`, `10GiB`.
-    `storage` is where they lie instead of in the data directory: `s3://bucket/prefix`.
+    `storage` is the location of the logs, if not the data directory: `s3://bucket/prefix`.
     """
     if storage is not None:
         bucket_of(storage)
@@ -334,7 +335,7 @@ def log(
 
 def _not_below_zero(amount: float) -> float:
     if amount < 0:
-        raise WrongValue("An amount of a log is below zero", given=amount)
+        raise WrongValue("keep, cap and lease must not be negative", given=amount)
     return float(amount)
 
 

@@ -1,16 +1,16 @@
 """
 The lock on a data directory, and the fence of an engine whose log was taken over.
 
-One engine has a data directory. The lock file gives the friendly answer (which process holds it,
-since when); the term in the control store and the numbered entries of the log give the safety
-(R31). The lock is the kernel's, so it is released with its process however that ends, and a
-stale file never blocks.
+One engine uses a data directory. The lock file is for the error message (which process holds it,
+since when); the term in the control store and the numbered entries of the log are for safety (R31).
+The lock is the kernel's, so it is released when its process ends for any reason, and a stale file
+never blocks.
 
-`Fence` tells whether an engine may still bring a source's changes to targets. The term in the
-control store keeps two lives of one data directory apart. With the log in a bucket another engine
-has another data directory and another term, and only the log itself, which both write to, shows
-that it was taken over (R31). Rows of the engine that lost the log must not reach any target: its
-baselines would put tables back that the other engine has brought further.
+`Fence` says whether an engine may still deliver a source's changes to targets. The term in the
+control store separates two runs of an engine in one data directory. If the log is in a bucket,
+another engine has another data directory and another term, and only the log itself, which both
+write to, shows that it was taken over (R31). Rows of the engine that lost the log must not reach
+any target: its baselines would reset tables that the other engine has advanced.
 """
 
 from __future__ import annotations
@@ -34,36 +34,38 @@ if TYPE_CHECKING:
 
 
 class Fence:
-    """One source's. Once closed it stays so, until the engine is started again."""
+    """The fence of one source. Once closed, it stays closed until the engine is restarted."""
 
     def __init__(self, source: str = "", files: Files | None = None) -> None:
-        """`files` is the data directory; without it, only a recorder tells."""
+        """`files` is the data directory; without it, only the recorder can close the fence."""
         self._source = source
-        # On a disk, one data directory has one log, and the control store tells as well.
+        # On a disk, one data directory has one log, and the control store has the term.
         self._files = None if files is None or files.local else files
         self.why: HeadraceError | None = None
-        """What closed it; None while it is open."""
+        """The error that closed it; None while it is open."""
         self.term = 0
         """The term that our recorder writes with."""
 
     def close(self, why: HeadraceError) -> None:
-        """Let nothing pass any more: the log was lost to another writer."""
+        """Close the fence: the log was taken over by another writer."""
         self.why = self.why or why
 
     def look(self) -> None:
-        """Raise `LostLog` where it is known that another writer has the log."""
+        """Raise `LostLog` if another writer is known to have the log."""
         if (why := self.why) is not None:
             raise LostLog(why.message, remedy=why.remedy, **why.facts)
 
     def check(self, after: int) -> None:
-        """Look, and ask the log itself where it is in a bucket; `after` is our newest entry."""
-        # Here and not above: the demo's writer takes a lease, and needs neither log nor Arrow.
+        """Like `look`, but also read a log in a bucket; `after` is our newest entry."""
+        # Imported here: the demo's writer takes a lease, and needs neither log nor Arrow.
         from headrace.changelog.reader import overtaken
 
         self.look()
         files, term = self._files, self.term
         if files is not None and overtaken(files, self._source, after, term):
-            self.close(LostLog("A later writer has taken this log", source=self._source, term=term))
+            self.close(
+                LostLog("Another engine has taken over this log", source=self._source, term=term)
+            )
             self.look()
 
 
@@ -72,11 +74,11 @@ class Fence:
 FORMAT = 1
 
 _GLOB = "*?[]{}"
-"""Spark takes a path with one of these for a pattern, and finds nothing (S6)."""
+"""Spark reads a path with one of these as a pattern, and finds nothing (S6)."""
 
 
 class LeaseHolder(msgspec.Struct, frozen=True):
-    """Who holds the data directory, as the lock file says it."""
+    """The process that holds the data directory, as written in the lock file."""
 
     pid: int
     host: str
@@ -102,7 +104,7 @@ class Lease:
         os.pwrite(self._descriptor, msgspec.json.encode(mine), 0)
 
     def release(self) -> None:
-        """Let go; the file stays, empty."""
+        """Release the lock; the file stays, empty."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
@@ -110,7 +112,7 @@ class Lease:
         try:
             return msgspec.json.decode(os.pread(self._descriptor, 4096, 0), type=LeaseHolder)
         except msgspec.DecodeError:
-            return None  # taken this instant, and not yet signed
+            return None  # locked a moment ago, and not written yet
 
 
 def usable_folder(data: str | os.PathLike[str]) -> Path:
@@ -118,14 +120,15 @@ def usable_folder(data: str | os.PathLike[str]) -> Path:
     path = Path(data).expanduser().absolute()
     if found := sorted(set(str(path)) & set(_GLOB)):
         raise BadDataDirectory(
-            f"The data directory's path holds {' '.join(found)}, which Spark takes for a pattern",
+            f"The path of the data directory contains {' '.join(found)}, which Spark treats as a"
+            " pattern",
             path=str(path),
         )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BadDataDirectory(
-            "The data directory cannot be made", path=str(path), why=error.strerror
+            "The data directory could not be created", path=str(path), why=error.strerror
         ) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise BadDataDirectory("The data directory is not writable", path=str(path))
@@ -134,9 +137,9 @@ def usable_folder(data: str | os.PathLike[str]) -> Path:
 
 def _locked(data: Path, holder: LeaseHolder | None) -> Locked:
     if holder is None:
-        return Locked(f"Another engine holds {data}", data=str(data))
+        return Locked(f"Another engine is using {data}", data=str(data))
     return Locked(
-        f"Process {holder.pid} on {holder.host} holds {data} since {holder.since}",
+        f"Process {holder.pid} on {holder.host} has been using {data} since {holder.since}",
         data=str(data),
         pid=holder.pid,
         host=holder.host,

@@ -1,8 +1,8 @@
 """
-The model of a pipeline's tables: progress, states, acknowledgement, and what an error leads to.
+The model of a pipeline's tables: progress, states, acknowledgement, and reactions to errors.
 
-How far the source may forget (R8, invariant 1): acknowledged = min(log synced, watermark of every
-pipeline). This is computed in `acknowledged` and nowhere else, from values alone, so that the
+What the source may discard (R8, invariant 1): acknowledged = min(log synced, watermark of every
+pipeline). This is computed in `acknowledged` and nowhere else, only from values, so that the
 formula can be tested and simulated.
 
 The states of a table in a pipeline, and the moves between them (R12):
@@ -16,14 +16,13 @@ The states of a table in a pipeline, and the moves between them (R12):
 
 A state is stored before it takes effect, so that a crash at any instant finds either the
 old one or the new one, never a table that claims more than it has. `paused`, `failed` and
-`stopped` are states of a whole pipeline and lie over those of its tables, which stay as
-they are beneath.
+`stopped` are states of a whole pipeline; the states of its tables stay as they are meanwhile.
 
-`Member` is one table of a pipeline: where it stands, and what is being loaded beside it.
+`Member` is one table of a pipeline: its position, and the baseline that is being loaded for it.
 
-`decide` says what to do about an error of a pipeline, from one list; its default is to stop. Only
-errors that pass with time are tried again. A row that cannot be computed, a corrupt file or a
-refused expression would fail the same way forever, and a person must look.
+`decide` says what to do after an error of a pipeline, from one list; the default is to stop. Only
+errors that may be temporary are retried. A row that cannot be computed, a corrupt file or an
+invalid expression would fail the same way forever, and a person must look.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from headrace.errors import HeadraceError, JobFailed, StorageError, TargetError,
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Loading
 
-# --- how far the source may forget ----------------------------------------------------------------
+# --- what the source may discard ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +49,22 @@ class Watermark:
     """What one pipeline still needs the source to keep."""
 
     durable: bool
-    """A volatile target is rebuilt from the log: it needs nothing of the source."""
+    """A volatile target is rebuilt from the log: it needs nothing from the source."""
 
     settled: Position
     """
-    Up to here everything is durable at the target; where no change of the pipeline's
-    tables follows, the end of the log.
+    Up to here everything is durable at the target; the end of the log if no change of the
+    pipeline's tables follows.
     """
 
     loading_from: Position | None = None
-    """The lowest F of its running baselines."""
+    """The lowest F of the baselines that are being loaded."""
 
-    set_aside: bool = False
+    released: bool = False
+    """Whether the pipeline was released from its source (R28)."""
 
     def upto(self, log_end: Position) -> Position:
-        """Return the position the source may forget for this pipeline."""
+        """Return the position up to which the source may discard changes for this pipeline."""
         bounds = [log_end]
         if self.durable:
             bounds.append(self.settled)
@@ -77,9 +77,9 @@ def acknowledged(
     log_end: Position, watermarks: Iterable[Watermark], before: Position | None
 ) -> Position:
     """Return the position to acknowledge; never earlier than `before`."""
-    needed = [mark.upto(log_end) for mark in watermarks if not mark.set_aside]
+    needed = [mark.upto(log_end) for mark in watermarks if not mark.released]
     upto = min([log_end, *needed])
-    # A pipeline that joins late stands behind what was already told: that is not taken back.
+    # A new pipeline may be behind what was already acknowledged: that cannot be undone.
     return upto if before is None else max(upto, before)
 
 
@@ -87,33 +87,33 @@ def acknowledged(
 
 
 class TableState(StrEnum):
-    """Where a table of a pipeline stands, the least far first; set by its run alone."""
+    """The state of a table in a pipeline, the least advanced first; only set by its run."""
 
     WAITING = "waiting"
-    """No usable baseline is in the log; one was asked for."""
+    """No usable baseline is in the log; one was requested."""
 
     LOADING = "loading"
-    """A baseline is being brought to the target, beside what readers see."""
+    """A baseline is being loaded into the target; readers do not see it yet."""
 
     CATCHING_UP = "catching_up"
-    """The baseline is loaded; changes are applied to it until H is passed, then it is shown."""
+    """The baseline is loaded; changes are applied until H is passed, then readers see it."""
 
     RELOADING = "reloading"
-    """As live; beside it a newer baseline is waited for, loaded and brought up to date."""
+    """As live; meanwhile a newer baseline is awaited, loaded and brought up to date."""
 
     LIVE = "live"
-    """Readers see the table, and changes are applied as they come."""
+    """Readers see the table, and changes are applied as they arrive."""
 
     COMPLETE = "complete"
-    """Readers see the table as it was at its baseline; that was all that was asked for."""
+    """Readers see the table as of its baseline; mode `baseline` requires no more."""
 
 
 class PipelineState(StrEnum):
-    """What lies over the states of a pipeline's tables."""
+    """States of a whole pipeline, which take precedence over those of its tables."""
 
     PAUSED = "paused"
     FAILED = "failed"
-    """Stopped on an error that time does not mend; the error says what does."""
+    """Stopped on an error that a retry does not fix; the error says what does."""
 
     STOPPED = "stopped"
     """The engine was stopped."""
@@ -131,7 +131,7 @@ MOVES: dict[TableState, frozenset[TableState]] = {
     TableState.RELOADING: frozenset({TableState.LIVE, TableState.WAITING}),
     TableState.COMPLETE: frozenset({TableState.WAITING}),
 }
-"""Every move there is."""
+"""All allowed changes of state."""
 
 FOLLOWING = frozenset({TableState.LIVE, TableState.RELOADING})
 """The table takes part in the pipeline's batches."""
@@ -139,7 +139,7 @@ FOLLOWING = frozenset({TableState.LIVE, TableState.RELOADING})
 WANTING = frozenset(
     {TableState.WAITING, TableState.LOADING, TableState.CATCHING_UP, TableState.RELOADING}
 )
-"""The table is loaded from a baseline, unless that stands in the target already."""
+"""The table has to be loaded from a baseline, unless it is in the target already."""
 
 SHOWN = FOLLOWING | {TableState.COMPLETE}
 """Readers see the table, and it is exact."""
@@ -151,7 +151,7 @@ def may_move(old: TableState, new: TableState) -> bool:
 
 
 def resumed(state: TableState, mode: str, baseline: int) -> TableState:
-    """Return what the stored state of a shown table means in a mode; it may have had another."""
+    """Return the state to resume with in a mode; the stored state may be from another mode."""
     if mode != "changes" and not baseline:
         return TableState.WAITING  # it began without one
     if mode == "baseline":
@@ -164,60 +164,60 @@ def resumed(state: TableState, mode: str, baseline: int) -> TableState:
 
 @dataclass(slots=True)
 class Load:
-    """A baseline in the target, beside the live table, on its way to the present."""
+    """A baseline that is loaded into the target and catches up, while the live table continues."""
 
     baseline: int
     first: Position
-    """F: its rows hold everything up to here."""
+    """F: its rows contain everything up to here."""
 
     last: Position
     """H: from here on they are exact (R11)."""
 
     loading: Loading
     reached: Position
-    """How far the changes since F have been applied to it."""
+    """The position up to which changes since F have been applied."""
 
     def may_be_shown(self, goal: Position) -> bool:
-        """Whether it has come to `goal`, not begun beyond it, and is exact there."""
+        """Whether it has reached `goal`, did not begin after it, and is exact there."""
         # Invariant 7: before H a table is a mixture that never existed.
-        # By commit: F stands behind all of a commit, a batch's end on its last change.
+        # By commit: F is after a whole commit, the end of a batch at its last change.
         at = (self.reached.epoch, self.reached.commit) == (goal.epoch, goal.commit)
         return at and goal >= self.last
 
 
 @dataclass(slots=True)
 class Member:
-    """A table's progress within its pipeline (R12). Used by the run's thread alone."""
+    """A table's progress within its pipeline (R12). Only used by the run's thread."""
 
     table: str
     input: TableSchema
-    """The table's columns, as far as this pipeline has followed them."""
+    """The table's columns, as this pipeline knows them."""
 
     output: TableSchema
     state: TableState = TableState.WAITING
     reached: Position = ORIGIN
-    """Everything up to here is at the target; of a loading one, see `load`."""
+    """Everything up to here is at the target; for a table that is loaded, see `load`."""
 
     lineage: str | None = None
     baseline: int = 0
     """The number of the baseline that its rows began with."""
 
     newer_than: int = 0
-    """Only a baseline of a higher number will do: somebody asked for a new one."""
+    """The baseline must have a higher number, because a new one was requested."""
 
     load: Load | None = None
     loads_from: Position | None = None
-    """F of what is being loaded, from the first row until it is the table."""
+    """F of the baseline that is being loaded, until the switch."""
 
     loads_number: int = 0
-    """The number of the baseline that is being loaded; 0: none is."""
+    """The number of the baseline that is being loaded; 0 for none."""
 
     stored: Position = ORIGIN
     schema_id: int = 0
-    """The log's schema that this pipeline has followed its columns to."""
+    """The number of that schema in the log."""
 
     columns_until: Position | None = None
-    """How far changes were in these columns, when it last looked; None: as far as there were."""
+    """The last position with these columns, as of the last check; None for the log's end."""
 
     @property
     def following(self) -> bool:
@@ -231,44 +231,44 @@ class Member:
 
     @property
     def wants_load(self) -> bool:
-        """Whether a baseline is to be brought to the target before anything else."""
+        """Whether a baseline has to be loaded before anything else."""
         return self.load is None and self.state in WANTING
 
     @property
     def nothing(self) -> pa.Table:
-        """A batch's rows of this table, where it has none: it only moves the position."""
+        """An empty batch of this table: it only advances the position."""
         return result_schema(self.output).empty_table()
 
     def knows(self, log: LogReader, files: Sequence[File]) -> bool:
-        """Whether these files have only columns that this pipeline has followed."""
+        """Whether these files only have columns that this pipeline knows."""
         return not log.has_later_columns(self.table, files, self.schema_id)
 
-    def behind_a_gap(self, log: LogReader) -> bool:
-        """Whether what the target holds cannot go on with what the log has."""
-        # A log that was made anew counts its epochs from 1 again: the lineage tells, or an
-        # epoch this log never had. With either, positions do not compare.
+    def cut_off_by_gap(self, log: LogReader) -> bool:
+        """Whether the target's rows cannot be continued with the changes in the log."""
+        # A recreated log counts its epochs from 1 again: it has another lineage, or never had
+        # the epoch. In both cases positions cannot be compared.
         if log.gap is None or not self.following:
             return False
         elsewhere = self.lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
-        # What was pruned while it did not run is missing as well (R27).
+        # Changes that were pruned while it did not run are missing, too (R27).
         return elsewhere or self.reached < max(log.floor, Position.parse(log.gap.at))
 
-    def owes(self, log: LogReader) -> RebaselineRequired | None:
-        """Return why its rows, or its changes, are not what the source's are; None: they are."""
-        owed = log.owed(self.table) if self.following else None
-        if owed is None:
+    def rebaseline_required(self, log: LogReader) -> RebaselineRequired | None:
+        """Return why the table needs a new baseline or lacks changes; None if it does not."""
+        required = log.owed(self.table) if self.following else None
+        if required is None:
             return None
         if self.baseline:
-            return owed if self.baseline <= owed.baseline else None
-        # It takes changes alone, and rows that changed without one are none of its business.
-        return owed if log.lacks(self.table, self.reached) else None
+            return required if self.baseline <= required.baseline else None
+        # In mode `changes`, rows that changed without a change record do not matter.
+        return required if log.lacks(self.table, self.reached) else None
 
     def loads_from_before_a_gap(self, log: LogReader) -> bool:
-        """Whether what is being loaded cannot be brought to the present any more."""
+        """Whether the baseline that is being loaded can no longer catch up."""
         if log.gap is None or self.load is None:
             return False
-        owed = log.owed(self.table)
-        if owed is not None and 0 < self.load.baseline <= owed.baseline:
+        required = log.owed(self.table)
+        if required is not None and 0 < self.load.baseline <= required.baseline:
             return True
         return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
 
@@ -277,42 +277,42 @@ def watermark(
     members: Sequence[Member], log: LogReader, *, durable: bool, changes_only: bool
 ) -> Watermark:
     """Return what a pipeline with these tables still needs the source to keep (R8)."""
-    end = log.end  # once: it moves, and what came since is not settled
+    end = log.end  # read once: it moves, and later changes are not settled
     unsettled = [
         member.reached
         for member in members
         if member.following and log.changed_between(member.table, member.reached, end)
     ]
     if changes_only and any(member.wants_load for member in members):
-        unsettled.append(ORIGIN)  # no baseline will bring what came since it first began
-    # What follows is nothing of ours, or lies before a baseline that is owed.
+        unsettled.append(ORIGIN)  # no baseline can replace the changes since its origin
+    # Later changes are of other tables, or before a baseline that is still required.
     settled = min(unsettled, default=end)
     firsts = [first for member in members if (first := member.loads_from) is not None]
     return Watermark(durable, settled, min(firsts, default=None))
 
 
-# --- what an error leads to -----------------------------------------------------------------------
+# --- reactions to errors --------------------------------------------------------------------------
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
-"""Long enough not to burn a core on a broken cluster, short enough to be noticed healed."""
+"""Long enough not to use a whole core on a broken cluster, short enough to recover soon."""
 
 _MOST_DOUBLINGS = 10
-"""Enough for the longest pause; an outage of hours must not make a number that has no float."""
+"""Enough for the longest pause; without it, hours of outage would overflow a float."""
 
 _TRIED_AGAIN: tuple[type[HeadraceError], ...] = (JobFailed, StorageError, TargetError)
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Try the same batch again after a pause."""
+    """Retry the same batch after a pause."""
 
     after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the pipeline and show the error with its remedy."""
+    """Stop the pipeline and report the error with its remedy."""
 
 
 def decide(error: HeadraceError, attempts: int) -> Again | Stop:

@@ -1,15 +1,15 @@
 """
-Tables that a pipeline has because a pattern stands for them: at its start, and as they come.
+Tables of a pipeline that match a pattern: at its start, and later ones.
 
 ```
- the recorder finds one ─▶ `hear` ─▶ the run's own thread: plan ─▶ target ─▶ a member, waiting
+ the recorder finds one ─▶ `update` ─▶ the run's own thread: plan ─▶ target ─▶ a member, waiting
                                           └─ what does not fit is left out, and named
 ```
 
-From there it is loaded beside the others as any table is (R12, H2). Nothing is stored of it
-before: after a restart it is simply one of those that match. A table that merely matches never
-stops a pipeline: where its columns do not fit the steps, or the target cannot take it, it is
-left out until they are others.
+From there it is loaded like any other table (R12, H2). Nothing is stored about it before: after a
+restart it is one of the tables that match. A table that only matches a pattern never stops a
+pipeline: if its columns do not fit the steps, or the target cannot take it, it is left out until
+its columns change.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _log = logger(__name__)
 def own_tables(
     pipeline: Pipeline, known: Mapping[TableName, TableSchema]
 ) -> dict[TableName, TableSchema]:
-    """Return those of a source's tables that a pipeline takes: the named first."""
+    """Return the tables of a source that belong to a pipeline, the named ones first."""
     named = {table: known[table] for table in pipeline.tables}
     return named | {table: known[table] for table in _matched(pipeline, known)}
 
 
 def takes(pipeline: Pipeline, table: TableName) -> bool:
-    """Whether a pipeline brings a table to its target, if there is one of that name."""
+    """Whether a table of this name belongs to a pipeline."""
     return table in pipeline.tables or bool(_matched(pipeline, [table]))
 
 
 def _matched(pipeline: Pipeline, tables: Collection[TableName]) -> list[TableName]:
-    """Return the tables that the pipeline has because of a pattern alone."""
+    """Return the tables that belong to the pipeline only because of a pattern."""
     named = {place_of(table) for table in pipeline.tables}
     return [each for each in chosen(tables, pipeline.patterns) if place_of(each) not in named]
 
 
 class NewTables:
-    """One pipeline's tables. `hear` and `left_out` are for any thread, the rest for the run's."""
+    """One pipeline's tables. `update` and `left_out` are for any thread, the rest for the run's."""
 
     def __init__(self, pipeline: Pipeline, prepared: PreparedPipeline) -> None:
         self._pipeline = pipeline
@@ -63,17 +63,17 @@ class NewTables:
 
     @property
     def left_out(self) -> dict[TableName, HeadraceError]:
-        """The tables that match and are not here, each with the reason."""
+        """The tables that match and are left out, each with the reason."""
         unfit = {table: error for table, (_, error) in list(self._unfit.items())}
         return {**unfit, **self._refused}
 
-    def hear(
+    def update(
         self,
         known: Mapping[TableName, TableSchema],
         left_out: Mapping[TableName, HeadraceError],
         have: Collection[TableName],
     ) -> bool:
-        """Take what the source has by now; return whether that is something to act upon."""
+        """Take the current tables of the source; return whether the pipeline has to act."""
         self._refused = {table: left_out[table] for table in _matched(self._pipeline, left_out)}
         there = _matched(self._pipeline, known)
         self._there = frozenset((*self._pipeline.tables, *there))
@@ -83,7 +83,7 @@ class NewTables:
         return bool(new) or any(table not in self._there for table in have)
 
     def prepared(self, schemas: Mapping[TableName, TableSchema]) -> tuple[Member, ...]:
-        """Analyse the plans of these tables and check the target with them."""
+        """Compile the plans of these tables, and check the target with them."""
         members: dict[TableName, Member] = {}
         for table, schema in schemas.items():
             if table in self._pipeline.tables:
@@ -96,7 +96,7 @@ class NewTables:
                 continue
             try:
                 member = self._planned(schema)
-                # With those before it: a target may take so many and no more.
+                # Together with the previous ones: a target may limit the number of tables.
                 self._target.check({**outputs, table: member.output})
             except HeadraceError as error:
                 self._leave_out(schema, error)
@@ -105,7 +105,7 @@ class NewTables:
         return tuple(members.values())
 
     def open(self, members: Collection[Member]) -> None:
-        """Open the target; with the first table, where there is none yet."""
+        """Open the target; without tables, it is opened with the first one that comes."""
         if members:
             self._begun = True
             self._target.open(
@@ -115,26 +115,26 @@ class NewTables:
             self._opened = True
 
     def close(self) -> None:
-        """Close the target, if it was opened, or was to be."""
+        """Close the target if it was opened, or if opening it failed."""
         if self._begun:
             self._target.close()
 
     @property
     def next(self) -> TableSchema | None:
-        """The table that is to be taken in next; it stays that until `taken`."""
+        """The next table to add; it stays the same until `taken`."""
         return self._found[0] if self._found else None
 
     def taken(self) -> None:
-        """Go on to the one after it."""
+        """Move on to the following table."""
         self._found.popleft()
 
     def gone(self, member: Member) -> bool:
-        """Whether there is nothing to load a table from: it is not at the source any more."""
+        """Whether a table cannot be loaded because it is gone from the source."""
         there = self._there
         return there is not None and member.table not in there and not member.shown
 
     def planned(self, schema: TableSchema) -> Member | None:
-        """Return a table that came as a member of the pipeline; None where it does not fit."""
+        """Return a new table as a member of the pipeline; None if it does not fit."""
         try:
             return self._planned(schema)
         except HeadraceError as error:
@@ -142,7 +142,7 @@ class NewTables:
             return None
 
     def add(self, member: Member) -> bool:
-        """Let the target have one more table; False where it cannot."""
+        """Add a table to the target; return False if it cannot take it."""
         try:
             if not self._opened:
                 self._target.check({member.table: member.output})
@@ -165,7 +165,7 @@ class NewTables:
         return (refused is None or refused[0] != schema) and schema not in list(self._found)
 
     def _leave_out(self, schema: TableSchema, error: HeadraceError) -> None:
-        """Go on without a table, unless it is not to blame."""
+        """Leave a table out; raise the error if the table is not its cause."""
         if isinstance(error, ControlError) or isinstance(decide(error, 1), Again):
             raise error
         self._unfit[schema.table] = (schema, error)
@@ -174,7 +174,7 @@ class NewTables:
 
 def _takes_no_more(pipeline: Pipeline) -> BadTransform:
     return BadTransform(
-        "The target takes no more tables once it is open",
-        remedy="Restart the engine: the table is there from the start then.",
+        "The target cannot add tables while it is open",
+        remedy="Restart the engine to add the table.",
         target=pipeline.target.traits.type,
     )

@@ -1,20 +1,18 @@
 """
-One pipeline at work, as a machine of small steps.
+One running pipeline, as a machine of small steps.
 
-A step loads a baseline, brings a loaded table nearer to the present, takes the next batch
-of the log through Spark to the target, or finds nothing to do. Time, log, runner, store
-and target come in by argument and no thread is started here, so the whole of it runs
-under simulation, where a seed decides every interleaving. The engine drives it from a
-thread of its own.
+A step loads a baseline, applies a batch to a loaded table that catches up, delivers the next batch
+of the log through Spark to the target, or finds nothing to do. Time, log, runner, store and target
+are arguments, and no thread is started here, so all of it runs in the simulation, where a seed
+decides every interleaving. The engine calls `step` from a thread of its own.
 
-`step` → `_follow` → `Delivery.deliver` is the path of a change, and most steps are nothing else.
-What else there may be to do (requests, new tables, gaps, other columns, baselines to load) is
-`_prepare`: it is looked at only when something was requested, a table is not live, or the log
-has an entry that is not simply more changes.
+`step` → `_follow` → `Delivery.deliver` is the path of a change, and most steps do nothing else.
+All other work (requests, new tables, gaps, changed columns, baselines to load) is in `_prepare`,
+which only looks for it if something was requested, a table is not live, or the log has an entry
+other than more changes.
 
-Tables that follow the log go together: a batch holds all their changes up to one position
-(R23d). A table that is loaded, or loaded again, catches up beside them, alone, and joins
-them where they stand (R12, H3).
+Live tables advance together: a batch has all their changes up to one position (R23d). A table that
+is loaded catches up separately, and joins them at their position (R12, H3).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from headrace.errors import (
     LostLog,
 )
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Delivery, Surroundings
+from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import (
     Again,
     Member,
@@ -48,27 +46,28 @@ from headrace.runtime.model import (
     watermark,
 )
 from headrace.runtime.new_tables import NewTables
+from headrace.runtime.run_context import RunContext
 from headrace.runtime.schema_changes import SchemaChanges
 from headrace.runtime.target_load import Loads
 from headrace.runtime.wal_pressure import PipelineRelease
 from headrace.targets.target import FindsItself, Target
 
 MOST_ROWS = 400_000
-"""A batch's limit: about what one job brings back within a 1 g heap without a pause."""
+"""The limit of a batch: about what one job returns with a heap of 1 GB, without a pause."""
 
 STORE_EVERY = 10.0
 """Seconds between stored progress of a volatile target, which is rebuilt anyway (R34)."""
 
 IDLE = math.inf
-"""Nothing to do until somebody gives a sign."""
+"""Nothing to do until the thread is woken."""
 
 
 class PipelineRun:
     """
-    Brings tables of one source to one target. `step` is for one thread.
+    Delivers tables of one source to one target. `step` is for one thread.
 
-    `pause`, `resume`, `ask_reload`, `set_aside` and everything that only looks may be called
-    from others.
+    `pause`, `resume`, `ask_reload`, `release_source` and everything that only reads may be called
+    from other threads.
     """
 
     def __init__(
@@ -77,12 +76,13 @@ class PipelineRun:
         source: str,
         pipeline: Pipeline,
         traits: SourceTraits,
-        around: Surroundings,
+        context: RunContext,
         most_rows: int = MOST_ROWS,
     ) -> None:
         self.name = name
         self.source = source
         self.pipeline = pipeline
+        self.context = context
         self.tables = pipeline.tables
         self.target: Target = pipeline.target
         self.members: tuple[Member, ...] = ()
@@ -90,26 +90,25 @@ class PipelineRun:
         self.failed = False
         self.paused = False
         self.stopped = False
-        self.wishes = 0
-        """Grows with everything that is asked from outside: reason to take a step."""
-        self.prepared = prepared = around.runner.prepare(pipeline, traits)
-        """What computes its batches."""
-        self.delivery = Delivery(name, pipeline, prepared, around)
-        self.yielding = PipelineRelease(name, around.store)
-        self.growing = NewTables(pipeline, prepared)
-        self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
-        self._evolving = SchemaChanges(
-            name, pipeline, prepared, around, self._owe_all, self._loads.begin_again
+        self.requests = 0
+        """Counts requests from other threads: each is a reason to take a step."""
+        self.prepared = prepared = context.runner.prepare(pipeline, traits)
+        """Computes its batches."""
+        self.delivery = Delivery(name, pipeline, prepared, context)
+        self.release = PipelineRelease(name, context.store)
+        self.new_tables = NewTables(pipeline, prepared)
+        self._loads = Loads(name, pipeline, self.delivery, context, most_rows)
+        self._schema_changes = SchemaChanges(
+            name, pipeline, prepared, context, self._rebaseline_all, self._loads.begin_again
         )
-        self._around = around
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
         self._attempts = 0
         self._stuck = False
-        """Whether the last step ended on what time does not mend."""
+        """Whether the last step ended on an error that a retry does not fix."""
         self._stored_at = -math.inf
         self._quiet_at: tuple[int, int] | None = None
-        """Requests and notices of the log as of which only following is left to do."""
+        """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
 
     # -- the path of a change ---------------------------------------------------------
@@ -118,16 +117,16 @@ class PipelineRun:
         """
         Do one piece of work.
 
-        Return None if there may be more at once, the seconds to pause after a failure,
-        or `IDLE` when only a new index entry, or somebody's wish, can bring work.
+        Return None if there may be more to do, the seconds to pause after a failure, or
+        `IDLE` if only a new index entry or a request can bring work.
         """
         if self.stopped:
             return IDLE
-        # Before all else, also what somebody wishes: nothing but a new start helps.
-        if self._around.fence.why is not None:
-            self._around.fence.look()
+        # First of all, even before requests: after this, only a restart helps.
+        if self.context.fence.why is not None:
+            self.context.fence.look()
         try:
-            self._take_wishes()
+            self._take_requests()
             if self.failed or self.paused:
                 return IDLE
             pause = self._work()
@@ -135,14 +134,14 @@ class PipelineRun:
             raise
         except HeadraceError as error:
             if isinstance(error, JobCancelled) and self.paused:
-                return IDLE  # as asked; the same batch comes again
-            self.delivery.letters_stale |= isinstance(error, AlreadyStored)
+                return IDLE  # as requested; the same batch is computed again
+            self.delivery.dead_letters_stale |= isinstance(error, AlreadyStored)
             self.error, self._quiet_at = error, None
             self._attempts += 1
             verdict = decide(error, self._attempts)
             if isinstance(verdict, Again):
                 return verdict.after
-            # Not stored: once a person has mended it, a start goes on where this one stood.
+            # Not stored: once the cause is fixed, a restart continues at the same position.
             self.failed = self._stuck = True
             return IDLE
         self.error, self._stuck = None, False
@@ -155,154 +154,154 @@ class PipelineRun:
         return None if self._follow() else IDLE
 
     def _follow(self) -> bool:
-        """Take the next batch to the tables that follow the log, all of a commit together."""
+        """Deliver the next batch to the live tables, all of a commit together."""
         following = [member for member in self.members if member.following]
         if not following:
             return False
         if self.delivery.intends:
-            # The next intent takes the place of the last one, whose batch must be noted first.
+            # The next intent replaces the last one, whose batch must be stored as done first.
             self._store_progress(always=True)
         start = min(member.reached for member in following)
         taking = [member for member in following if member.reached == start]
-        # One that begins further on is waited for, so that from there all go together.
+        # Stop at a table that is further ahead, so that all continue together from there.
         ahead = min((m.reached for m in following if m.reached > start), default=None)
-        # And none goes beyond the columns that it is told in.
+        # And do not go past the columns that the table is delivered in.
         turns = [until for m in taking if (until := m.columns_until) is not None]
         ahead = min([*turns, *([] if ahead is None else [ahead])], default=None)
         batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
         if batch is None:
             self._store_progress()
             return False
-        log = self._around.log
-        if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
+        log = self.context.log
+        if self.pipeline.mode == "changes" and any(m.rebaseline_required(log) for m in taking):
             self._quiet_at = None
-            return True  # since this step began: it must not go past what is missing
+            return True  # found since this step began: the batch must not go past missing changes
         if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
             self._quiet_at = None
-            return True  # the same: values of columns that it does not know would be left out
+            return True  # the same: values of unknown columns would be lost
         if batch.files:
             self.delivery.deliver(taking, start, batch)
         else:
             for member in taking:
-                member.reached = batch.last  # R34: nothing of ours in it: no job and no write
+                member.reached = batch.last  # R34: no changes of these tables: no job and no write
         self._store_progress(always=self._durable and bool(batch.files))
         return True
 
     def _store_progress(self, *, always: bool = False) -> None:
-        around = self._around
-        due = around.clock() - self._stored_at >= STORE_EVERY
+        context = self.context
+        due = context.clock() - self._stored_at >= STORE_EVERY
         moved = [m for m in self.members if m.following and m.reached > m.stored]
         if not moved or not (always or due):
             return
         for at in sorted({member.reached for member in moved}):
             together = [member for member in moved if member.reached == at]
             names = [member.table for member in together]
-            stored = around.store.advance(self.name, names, around.log.lineage or "", at)
+            stored = context.store.advance(self.name, names, context.log.lineage or "", at)
             for member in together:
                 member.stored = stored
-        self._stored_at = around.clock()
+        self._stored_at = context.clock()
 
     # -- start and end ----------------------------------------------------------------
 
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
-        """Analyse the plan on Spark and check the target; raise what is wrong with either."""
-        self._have(self.growing.prepared(schemas))
+        """Compile the plan on Spark and check the target; raise the errors of either."""
+        self._have(self.new_tables.prepared(schemas))
 
     def open(self) -> None:
-        """Open the target where its stored progress says; volatile ones begin anew."""
+        """Open the target at its stored progress; a volatile target starts from the beginning."""
         assert self.members or self.pipeline.patterns, "prepare comes first"
-        store, changes = self._around.store, self.pipeline.mode == "changes"
+        store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
         self.paused = store.paused(self.name)
-        self.yielding.open()
+        self.release.open()
         for member in self.members:
             self._recall(member)
-        self.growing.open(self.members)
+        self.new_tables.open(self.members)
         for member in self.members:
             self._resume_table(member)
         self.delivery.open()
 
     def close(self) -> None:
-        """Store what is known and is owed, and close the target; nothing may follow."""
+        """Store progress and open requests, and close the target; nothing may follow."""
         if isinstance(self.error, JobCancelled):
-            self.error = None  # by this very stop
+            self.error = None  # caused by this stop
         try:
-            self._take_wishes()
+            self._take_requests()
             self._store_progress(always=True)
         finally:
             self.stopped = True
             self.prepared.close()
-            self.growing.close()
+            self.new_tables.close()
 
     def _have(self, members: tuple[Member, ...]) -> None:
         self.members = self._loads.members = members
         self.tables = tuple(member.table for member in members)
 
     def _recall(self, member: Member) -> None:
-        """Take up what is stored of a table's progress."""
-        store = self._around.store
-        member.schema_id, member.input = self._around.log.known_as(member.input)
+        """Read the stored progress of a table."""
+        store = self.context.store
+        member.schema_id, member.input = self.context.log.known_as(member.input)
         member.stored = store.reached(self.name, member.table)
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
             member.reached = member.stored
-        self._evolving.recall(member)
+        self._schema_changes.recall(member)
 
     def _resume_table(self, member: Member) -> None:
-        """Take up a table where it stood; what was half loaded is loaded again (H4)."""
-        stored = self._around.store.state(self.name, member.table)
+        """Resume a table at its stored state; an interrupted load is repeated (H4)."""
+        stored = self.context.store.state(self.name, member.table)
         if stored is None:
             return
         state, baseline = TableState(stored[0]), stored[1] or 0
         if state in (TableState.WAITING, TableState.RELOADING):
-            # A reload that was asked for is owed, whatever became of the engine.
+            # A requested reload is still required, even after a restart.
             member.newer_than = baseline
-        # A durable target goes on where it stood, unless the log has a gap since (see step).
+        # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
             member.baseline = baseline
             if isinstance(self.target, FindsItself) and self.target.lost(member.table):
-                # A reload that was asked for still is: no baseline of before will do.
-                owed = baseline if state == TableState.RELOADING else 0
-                self._put_back([(member, TableState.WAITING, owed)])
+                # A requested reload still is: an earlier baseline is not enough.
+                newer_than = baseline if state == TableState.RELOADING else 0
+                self._reset([(member, TableState.WAITING, newer_than)])
 
     # -- requests ---------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Do nothing from the next step on; stored, so that a restart keeps to it."""
-        self._around.store.set_paused(self.name, True)
+        """Do nothing from the next step on; stored, so that it survives a restart."""
+        self.context.store.set_paused(self.name, True)
         self.paused = True
 
     def resume(self) -> None:
-        """Go on after a pause, or try again after a failure."""
-        self._around.store.set_paused(self.name, False)
+        """Continue after a pause, or retry after a failure."""
+        self.context.store.set_paused(self.name, False)
         self.paused = False
         self._attempts = 0
         self.failed = False
-        self.wishes += 1
+        self.requests += 1
 
     def nudge(self) -> None:
-        """Ask for a step now, and not after the pause that a failure brought."""
-        self.wishes += 1
+        """Request a step now, without waiting for the pause after a failure."""
+        self.requests += 1
 
     def ask_reload(self, table: TableName, newer_than: int) -> None:
-        """Ask for a baseline beyond that number; the next step stores that it is owed."""
+        """Request a baseline with a higher number; the next step stores that it is required."""
         self._reloads.append((table, newer_than))
         self.failed = False
-        self.wishes += 1
+        self.requests += 1
 
-    def set_aside(self, **facts: object) -> None:
+    def release_source(self, **facts: object) -> None:
         """
-        Hold nothing at the source any more, from now on; stored, so that a restart keeps to it.
+        Release the pipeline from its source from now on; stored, so that it survives a restart.
 
-        Tables of a durable target then owe a baseline, and the next step puts them back, also
-        of a pipeline that is paused or failed. It is over once all of them are exact again.
+        Tables of a durable target then need a new baseline, and the next step resets them, even
+        if the pipeline is paused or failed. The release ends once all tables are exact again.
         """
-        self.yielding.begin({"pipeline": self.name, **facts})
-        self.wishes += 1
+        self.release.begin({"pipeline": self.name, **facts})
+        self.requests += 1
 
     def reloading(self, table: TableName) -> bool:
-        """Whether a reload of the table is asked for, or not over yet."""
+        """Whether a reload of the table was requested, or is not finished yet."""
         return any(table == asked for asked, _ in list(self._reloads)) or any(
             member.state == TableState.RELOADING or not member.shown
             for member in self.members
@@ -310,15 +309,15 @@ class PipelineRun:
         )
 
     def fail(self, error: HeadraceError) -> None:
-        """Stop on an error from outside: another engine took over."""
+        """Stop on an error from outside, such as another engine that has taken over."""
         self.error = error
         self.failed = True
 
-    # -- what is known ----------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """The pipeline's state: its own, or that of the table that is least far."""
+        """The pipeline's own state, or that of the table that is least advanced."""
         if self.stopped and not self.failed:
             return PipelineState.STOPPED
         if self.failed:
@@ -329,23 +328,19 @@ class PipelineRun:
         return min((member.state for member in self.members), key=order.index, default="waiting")
 
     @property
-    def around(self) -> Surroundings:
-        """What it works with: the log, the runner, the store."""
-        return self._around
-
-    @property
     def ready(self) -> bool:
-        """Whether readers see every table and nothing is known to be wrong (invariant 9)."""
+        """Whether readers see every table and there is no error (invariant 9)."""
         return (
-            # A pattern may stand for tables to come: then there is nothing to show yet.
-            bool(self.members or (self.pipeline.patterns and not self.growing.left_out))
+            # A pattern may match no table yet: then there is nothing to show.
+            bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
-            and not (self._durable and self.yielding.why)
+            and not (self._durable and self.release.why)
             and all(member.shown for member in self.members)
-            # Found by the next step only; until then the rows are those of another history.
+            # The next step will find it; until then the rows are of another history.
             and not any(
-                member.behind_a_gap(self._around.log) or member.owes(self._around.log)
+                member.cut_off_by_gap(self.context.log)
+                or member.rebaseline_required(self.context.log)
                 for member in self.members
             )
         )
@@ -356,7 +351,7 @@ class PipelineRun:
         return min((m.reached for m in self.members if m.shown), default=ORIGIN)
 
     def has(self, at: Position) -> bool:
-        """Whether readers of every table that follows the log see all up to there."""
+        """Whether readers of every table see everything up to there."""
         following = self.pipeline.mode != "baseline"
         return all(
             member.shown and (not following or member.reached >= at) for member in self.members
@@ -364,100 +359,100 @@ class PipelineRun:
 
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
-        log, only = self._around.log, self.pipeline.mode == "changes"
+        log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
-        return replace(mark, set_aside=self.yielding.why is not None)
+        return replace(mark, released=self.release.why is not None)
 
-    # -- what comes before following the log ------------------------------------------
+    # -- other work before following the log ------------------------------------------
 
     def _prepare(self) -> bool:
         """
-        Do everything that is not following the log; return whether that was this step's work.
+        Do everything except following the log; return whether that was this step's work.
 
-        There is nothing to look at while all tables are live, nothing is requested, and the
-        log has grown by changes alone.
+        There is nothing to check while all tables are live, nothing is requested, and the log
+        has only grown by changes.
         """
-        looked_at = (self.wishes, self._around.log.notices)
+        looked_at = (self.requests, self.context.log.notices)
         if looked_at == self._quiet_at:
             return False
         self._quiet_at = None
-        self.delivery.reopen_letters()
-        self._grow()
-        self._mind_gaps()
-        self._evolving.follow(self.members)
+        self.delivery.reopen_dead_letters()
+        self._update_tables()
+        self._check_gaps()
+        self._schema_changes.follow(self.members)
         if self._loads.load_one():
             return True
-        # Before the others go on: under steady load they would never be met.
+        # Before the live tables advance: under steady load the loaded ones would never meet them.
         if worked := self._loads.catch_up() | self._loads.join():
             self._follow()
         if all(member.state in (TableState.LIVE, TableState.COMPLETE) for member in self.members):
-            self.yielding.end()
-            # Columns that have their turn later are looked for in every step.
+            self.release.end()
+            # Columns that have their turn later are checked in every step.
             if not worked and all(member.columns_until is None for member in self.members):
                 self._quiet_at = looked_at
         return worked
 
-    def _take_wishes(self) -> None:
-        # First what is done already, so that a wish is not noted as fulfilled.
+    def _take_requests(self) -> None:
+        # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()
         while self._reloads:
             table, newer_than = self._reloads[0]
             for member in self.members:
                 if member.table == table:
-                    self._owe(member, newer_than)
+                    self._rebaseline(member, newer_than)
             self._reloads.popleft()
-        if self.yielding.owing:
-            self._give_way()
+        if self.release.reset_pending:
+            self._release()
 
-    def _owe(self, member: Member, number: int) -> None:
-        """Note that only a baseline beyond that number will do."""
+    def _rebaseline(self, member: Member, number: int) -> None:
+        """Require a baseline with a higher number."""
         if member.state == TableState.RELOADING and number <= member.newer_than:
-            return  # the baseline that is waited for will do for this wish, too
+            return  # the awaited baseline satisfies this request, too
         if self._stuck:
-            self._owe_all(member, number)
+            self._rebaseline_all(member, number)
             return
-        # What cannot be kept up to date is loaded as if it were new; its rows are shown until then.
+        # A table that cannot follow is loaded like a new one; its rows are shown until then.
         state = TableState.RELOADING if member.following else TableState.WAITING
-        self._put_back([(member, state, number)])
+        self._reset([(member, state, number)])
 
-    def _owe_all(self, member: Member, number: int) -> None:
+    def _rebaseline_all(self, member: Member, number: int) -> None:
         """
-        Load a table anew that cannot go on, from a baseline beyond that number.
+        Load a table that cannot continue from a baseline with a higher number.
 
-        All tables are loaded then, or the others would go on and leave it behind.
+        All tables are loaded then, or the others would continue and leave it behind.
         """
         others = [each for each in self.members if each.following and each is not member]
-        self._put_back(
+        self._reset(
             [
                 (member, TableState.WAITING, number),
-                *((each, TableState.WAITING, _owed(each)) for each in others),
+                *((each, TableState.WAITING, _newer_than(each)) for each in others),
             ]
         )
 
-    def _give_way(self) -> None:
-        """Let go of the place where the tables stand, now that the source keeps nothing (R28)."""
+    def _release(self) -> None:
+        """Reset the tables, because the source no longer retains their changes (R28)."""
         self._quiet_at = None
-        # A volatile target is rebuilt from the log anyway; what is being loaded is from there.
+        # A volatile target is rebuilt from the log anyway, and loads are from the log.
         following = [each for each in self.members if each.following and self._durable]
         if following and self.pipeline.mode == "changes":
-            self.yielding.taken()
-            self.fail(self._cannot_yield(following[0]))
+            self.release.taken()
+            self.fail(self._cannot_release(following[0]))
             return
         if following:
-            self._put_back([(each, TableState.WAITING, _owed(each)) for each in following])
-        self.yielding.taken()
+            self._reset([(each, TableState.WAITING, _newer_than(each)) for each in following])
+        self.release.taken()
 
-    def _cannot_yield(self, member: Member) -> ChangesMissing:
+    def _cannot_release(self, member: Member) -> ChangesMissing:
         return ChangesMissing(
-            "Set aside, and a pipeline of mode changes takes no baseline instead",
+            "The pipeline was released from its source, and mode changes cannot load a baseline",
             pipeline=self.name,
             table=member.table,
         )
 
-    def _put_back(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
-        """Store that these tables wait for a baseline beyond a number, then let them."""
-        self._around.store.set_states(
+    def _reset(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
+        """Store that these tables wait for a baseline above a number, then set their state."""
+        self.context.store.set_states(
             self.name, {each.table: (state, newer) for each, state, newer in moves}
         )
         for each, state, newer in moves:
@@ -467,35 +462,37 @@ class PipelineRun:
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
 
-    def _grow(self) -> None:
-        """Take in tables that a pattern stands for, as they come and go (H2)."""
-        for gone in [member for member in self.members if self.growing.gone(member)]:
+    def _update_tables(self) -> None:
+        """Add and remove tables that match a pattern, as they come and go (H2)."""
+        for gone in [member for member in self.members if self.new_tables.gone(member)]:
             self._loads.drop(gone)
             self._have(tuple(member for member in self.members if member is not gone))
-        while (schema := self.growing.next) is not None:
+        while (schema := self.new_tables.next) is not None:
             new = schema.table not in self.tables
-            if new and (member := self.growing.planned(schema)) is not None:
+            if new and (member := self.new_tables.planned(schema)) is not None:
                 self._recall(member)
-                if self.growing.add(member):
+                if self.new_tables.add(member):
                     self._resume_table(member)
                     self._have((*self.members, member))
-            self.growing.taken()
+            self.new_tables.taken()
 
-    def _mind_gaps(self) -> None:
-        """Put back what cannot go on: changes are missing, or history was replaced (R1)."""
-        log = self._around.log
+    def _check_gaps(self) -> None:
+        """Reset tables that cannot continue: changes are missing, or history was replaced (R1)."""
+        log = self.context.log
         for member in self.members:
             if member.loads_from_before_a_gap(log):
                 self._loads.begin_again(member)
             changes = self.pipeline.mode == "changes"
-            if changes and self._durable and self.yielding.why and member.following:
-                raise self._cannot_yield(member)
-            if (owed := member.owes(log)) is not None:
+            if changes and self._durable and self.release.why and member.following:
+                raise self._cannot_release(member)
+            if (required := member.rebaseline_required(log)) is not None:
                 if changes:
                     raise self._loads.missing(member)
-                # Kept up while it is copied again: what changed without a change is all it lacks.
-                (self._owe_all if owed.missing else self._owe)(member, owed.baseline)
-            if not member.behind_a_gap(log):
+                # It follows the log while it is copied again: it only lacks unrecorded changes.
+                (self._rebaseline_all if required.missing else self._rebaseline)(
+                    member, required.baseline
+                )
+            if not member.cut_off_by_gap(log):
                 continue
             if changes:
                 raise self._loads.missing(member)
@@ -504,6 +501,6 @@ class PipelineRun:
             self._loads.move(member, TableState.WAITING)
 
 
-def _owed(member: Member) -> int:
-    """Return the number that a baseline to load the table from must be beyond."""
+def _newer_than(member: Member) -> int:
+    """Return the number that the table's next baseline must exceed."""
     return member.newer_than if member.state == TableState.RELOADING else 0

@@ -1,12 +1,11 @@
 """
 Retention of a log: the engine decides here what may be removed, and the recorder removes it.
 
-What keeps a log from being pruned is a pin, which has an owner (R27). A pin is a position:
-everything after it is needed by its owner. Pins are computed from values, so that this can be
-tested and simulated.
+A pin keeps a log from being pruned, and has an owner (R27). A pin is a position: its owner needs
+everything after it. Pins are computed from values, so that this can be tested and simulated.
 
-Retention is decided every few seconds, when the recorder reports something. Nothing is decided
-before all pipelines are open: what one that is not open yet needs is not known.
+Retention is decided every few seconds, when the recorder reports something, and not before all
+pipelines are open: what a pipeline needs is not known until then.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ PinKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Everything after a position is needed."""
+    """A position after which everything is needed."""
 
     kind: PinKind
     """
-    progress: a pipeline has come so far; loading: it loads a baseline from there; intent: a
-    batch may have had effects; origin: it began there, and is rebuilt from there; baseline:
-    the newest of a table; reader: a named one; keep: the time that everything is kept.
+    progress: the position of a pipeline; loading: F of a baseline that it loads; intent: the
+    start of a batch that may have had effects; origin: where it began, and is rebuilt from;
+    baseline: the newest of a table; reader: a named reader; keep: the minimum retention time.
     """
 
     whose: str
-    """A pipeline and a table, a table, a reader's name, or a time."""
+    """The owner: a pipeline and a table, a table, a reader's name, or a time."""
 
     position: Position
 
@@ -60,35 +59,35 @@ def pipeline_pins(
     run: PipelineRun, store: ProgressStore, log: LogReader, options: LogOptions, *, found: bool
 ) -> list[Pin]:
     """
-    Return what one pipeline needs, whether it runs, rests or has failed.
+    Return what one pipeline needs, whether it runs, is paused or has failed.
 
-    `found` says whether the tables are known that patterns stand for.
+    `found` says whether the recorder has listed the tables that match patterns.
     """
     durable = run.target.traits.durable
     changes = run.pipeline.mode == "changes"
     pins: list[Pin] = []
-    if run.pipeline.patterns and not (found and run.growing.next is None):
-        # What it has of tables that are still to be taken in is not known.
+    if run.pipeline.patterns and not (found and run.new_tables.next is None):
+        # What it needs of tables that are not added yet is not known.
         pins.append(Pin("progress", run.name, log.floor))
-    # Before the members: what is stored since is what a member says of itself.
+    # Before the members: what is stored later is also in the member.
     origins = store.origins(run.name) if changes else {}
     for member in run.members:
-        seen, whose = standing(member), f"{run.name}/{member.table}"
+        seen, whose = consistent_state(member), f"{run.name}/{member.table}"
         if seen.following:
-            # A restart of a durable one begins where it was stored, not where it has come to.
+            # A durable pipeline restarts from its stored position, not from the current one.
             at = min(seen.stored, seen.reached) if durable else seen.reached
             pins.append(Pin("progress", whose, at))
         if seen.loads_from is not None:
             pins.append(Pin("loading", whose, seen.loads_from))
-        # A volatile one begins there at every start, a durable one until it follows the log.
+        # A volatile target begins there at every start, a durable one until it follows the log.
         if member.table in origins and not (durable and seen.following):
             pins.append(Pin("origin", whose, origins[member.table]))
         if changes or (usable := log.usable_baseline(member.table)) is None:
             continue
-        # It is about to be loaded: dropped now, it would have to be copied again.
+        # It will be loaded next: if it were dropped now, it would have to be copied again.
         wanted = seen.wants_load and is_newer(usable, seen.newer_than)
         if wanted and run.delivery.takes_frames:
-            # Perhaps it was given in part: folded, all of it would come again as another one.
+            # Part of it may have been delivered: after a fold, all of it would be delivered again.
             pins.append(Pin("loading", whose, usable.window[0]))
         if wanted or _keeps_baseline(seen, durable=durable, options=options):
             pins.append(Pin("baseline", member.table, usable.window[0]))
@@ -98,16 +97,16 @@ def pipeline_pins(
 
 
 def baseline_pin(log: LogReader, table: str) -> list[Pin]:
-    """Return the pin of a table's newest baseline, if there is one that can be used (R19)."""
+    """Return the pin of a table's newest usable baseline, if there is one (R19)."""
     usable = log.usable_baseline(table)
     return [] if usable is None else [Pin("baseline", table, usable.window[0])]
 
 
 def absent_pins(needs: Iterable[Needs], running: Collection[str], log: LogReader) -> list[Pin]:
     """
-    Return what is kept for durable pipelines that are stored, and that this engine does not run.
+    Return the pins of durable pipelines that are stored but not run by this engine.
 
-    Only for those that take changes alone: others are loaded anew when they come back.
+    Only pipelines in mode `changes` have one: others are loaded again when they return.
     """
     return [
         Pin("progress", each.pipeline, each.position)
@@ -117,7 +116,7 @@ def absent_pins(needs: Iterable[Needs], running: Collection[str], log: LogReader
 
 
 def absent(needs: Iterable[Needs], running: Collection[str], log: LogReader) -> list[Needs]:
-    """Return those that do not run and could go on: the log has all they need."""
+    """Return the pipelines that do not run and could continue: the log has all they need."""
     floor, end = log.floor, log.end
     return [
         each for each in needs if each.pipeline not in running and floor <= each.position <= end
@@ -125,7 +124,7 @@ def absent(needs: Iterable[Needs], running: Collection[str], log: LogReader) -> 
 
 
 class PinState(NamedTuple):
-    """Where a table stood at one instant, as far as pins are concerned."""
+    """The state of a table at one instant, as far as pins need it."""
 
     state: TableState
     loaded: bool
@@ -141,17 +140,17 @@ class PinState(NamedTuple):
 
     @property
     def wants_load(self) -> bool:
-        """Whether a baseline is to be brought to the target before anything else."""
+        """Whether a baseline has to be loaded before anything else."""
         return not self.loaded and self.state in WANTING
 
 
-def standing(member: Member) -> PinState:
+def consistent_state(member: Member) -> PinState:
     """
-    Return where a table stands, while its run moves it.
+    Return a consistent state of a table while its run changes it.
 
-    At every instant something pins what it needs, but never the same: read one by one, while
-    it goes from one to the next, it could seem to need nothing. So it is read until it is
-    twice the same, and was so in between.
+    At every instant one of the fields pins what the table needs, but not always the same one:
+    fields read one after another, during a change, could seem to need nothing. So they are read
+    until two reads in a row are equal.
     """
     before, seen = None, _read(member)
     while before != seen:
@@ -177,23 +176,23 @@ def _keeps_baseline(seen: PinState, *, durable: bool, options: LogOptions) -> bo
 
 
 def lowest(pins: Iterable[Pin], end: Position, *, but: Sequence[PinKind] = ()) -> Position:
-    """Return the lowest position of the pins, of other kinds than those; without any, `end`."""
+    """Return the lowest position of the pins, except those kinds; `end` if there are none."""
     return min([end, *(pin.position for pin in pins if pin.kind not in but)])
 
 
 # --- retention ------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 2.0
-"""Between two looks: pruning is worth an entry of the index each time."""
+"""Between two decisions: each pruning writes an entry of the index."""
 
 WARN = 0.7
-"""From this share of the cap on a person is told, and whom the log is kept for (R28)."""
+"""From this share of the cap on, a warning says what keeps the log (R28)."""
 
 _log = logger(__name__)
 
 
 class LogRetention:
-    """Cares for the log of one source. *Threads*: any."""
+    """Retention of one source's log. *Threads*: any."""
 
     def __init__(
         self,
@@ -206,7 +205,7 @@ class LogRetention:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """`runs` gives the source's pipelines, `recorded` its tables that are only recorded."""
+        """`runs` returns the source's pipelines, `recorded` its tables without a pipeline."""
         self._recording = recording
         self._runs = runs
         self._recorded = recorded
@@ -220,10 +219,10 @@ class LogRetention:
         self._sent: MaintainLog | None = None
         self._superseded: set[int] = set()
         self._warned = False
-        self._told_absent: set[str] = set()
+        self._warned_absent: set[str] = set()
 
     def look(self) -> None:
-        """Decide anew, if it is time to; never raises."""
+        """Decide again if it is time to; never raises."""
         if self._clock() < self.look_at:
             return
         self.look_at = self._clock() + LOOK_SECONDS
@@ -232,27 +231,27 @@ class LogRetention:
             self._warn()
             self._warn_of_absent(Position.parse(order.prune))
         except HeadraceError as error:
-            # Nothing is let go of then; the next look tries again.
-            _log.warning("log not cared for", source=self._recording.name, code=error.code)
+            # Nothing is removed then; the next call tries again.
+            _log.warning("log retention failed", source=self._recording.name, code=error.code)
             return
         sent = self._sent
         if sent is not None and Position.parse(order.prune) <= self._recording.log.floor:
-            # All is done: that more was heard since makes no difference.
+            # Everything was done: entries read since make no difference.
             sent = msgspec.structs.replace(sent, heard=order.heard)
         if sent != order:
             self._sent = order
             self._recording.send(order)
 
     def forget(self) -> None:
-        """Say it all again: there is a new recorder."""
+        """Send the whole order again, because there is a new recorder."""
         self._sent, self.look_at = None, self._clock()
 
     def pins(self) -> list[Pin]:
-        """Return everything that keeps the log, the lowest first."""
+        """Return all pins, the lowest first."""
         return self._pins()[0]
 
     def _pins(self) -> tuple[list[Pin], list[ReaderLease]]:
-        """Return it with the leases among it, which in a bucket are not asked for twice."""
+        """Return all pins and the leases, which in a bucket should not be read twice."""
         log, options, wall = self._recording.log, self._options, self._wall()
         found = self._recording.found is not None
         runs = self._runs()
@@ -261,10 +260,10 @@ class LogRetention:
             for run in runs
             for pin in pipeline_pins(run, self._store, log, options, found=found)
         ]
-        # After those that run: one that ends meanwhile has stored where it is.
+        # After the running ones: a pipeline that ends meanwhile has stored its position.
         needs = self._store.needs_of(self._recording.name)
         pins += absent_pins(needs, {run.name for run in runs}, log)
-        # Without it, what is only recorded would be copied again and again.
+        # Without it, tables that are only recorded would be copied again and again.
         pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
         named = leases(self._files, self._recording.name, wall)
         pins += [Pin("reader", lease.name, lease.position) for lease in named]
@@ -275,17 +274,20 @@ class LogRetention:
         return sorted(found_pins, key=lambda pin: (pin.position, pin.kind, pin.whose)), named
 
     def decide(self) -> MaintainLog:
-        """Return what the log may let go of."""
+        """Return what may be removed from the log."""
         log, options = self._recording.log, self._options
-        heard, end = log.last_entry, log.end  # before the pins: what comes later is not judged
+        heard, end = (
+            log.last_entry,
+            log.end,
+        )  # read before the pins: later entries are not part of this decision
         pins, named = self._pins()
         members = [member for run in self._runs() for member in run.members]
-        # Who is about to load a baseline reads what follows it next.
+        # A pipeline that will load a baseline reads the changes after it next.
         loading = any(member.wants_load for member in members)
         settled = lowest(pins, end, but=("keep", "origin", *(() if loading else ("baseline",))))
-        places = self._store.places() | {pin.position for pin in pins if pin.kind != "keep"}
+        cuts = self._store.positions() | {pin.position for pin in pins if pin.kind != "keep"}
         floor = log.floor
-        # Not at the first look: somebody may have chosen one, and not begun to load it.
+        # Not at once: a pipeline may have chosen one, and not started to load it.
         before, self._superseded = self._superseded, log.superseded()
         in_use = {member.loads_number for member in members}
         in_use |= {number for held in log.holds.all() for number in held.baselines}
@@ -295,7 +297,7 @@ class LogRetention:
             heard=heard,
             prune=str(lowest(pins, end)),
             settled=str(settled),
-            fences=tuple(str(at) for at in sorted(places) if floor <= at < settled),
+            fences=tuple(str(at) for at in sorted(cuts) if floor <= at < settled),
             drop=tuple(sorted(drop)),
             fold=str(lowest(pins, end, but=("baseline",))) if options.fold else "",
             compact=options.compact,
@@ -305,7 +307,7 @@ class LogRetention:
         )
 
     def info(self) -> LogInfo:
-        """Return what the log holds, and for whom."""
+        """Return what the log contains, and what keeps it."""
         log, extent = self._recording.log, self._recording.log.extent()
         return LogInfo(
             source=self._recording.name,
@@ -330,7 +332,7 @@ class LogRetention:
         if tight and not self._warned:
             pin = self.pins()[0]
             _log.warning(
-                "log runs out of room",
+                "log is running out of space",
                 source=self._recording.name,
                 bytes=size,
                 cap=cap,
@@ -341,23 +343,23 @@ class LogRetention:
         self._warned = tight
 
     def _warn_of_absent(self, prune: Position) -> None:
-        """Say once what becomes of a durable pipeline that is stored, and does not run here."""
+        """Warn once about each durable pipeline that is stored and does not run."""
         source, log = self._recording.name, self._recording.log
         running = {run.name for run in self._runs()}
         for each in absent(self._store.needs_of(source), running, log):
-            if each.pipeline in self._told_absent or not (each.changes or each.position < prune):
+            if each.pipeline in self._warned_absent or not (each.changes or each.position < prune):
                 continue
-            self._told_absent.add(each.pipeline)
-            told = (
-                "log is kept for a pipeline that does not run: start it, or drop it"
+            self._warned_absent.add(each.pipeline)
+            warning = (
+                "log is kept for a pipeline that does not run: start it or drop it"
                 if each.changes
-                else "log is pruned beyond a pipeline that does not run: it will be loaded anew"
+                else "log is pruned past a pipeline that does not run: it will be loaded again"
             )
             at = str(each.position)
-            _log.warning(told, source=source, pipeline=each.pipeline, position=at)
+            _log.warning(warning, source=source, pipeline=each.pipeline, position=at)
 
 
-def care_for(
+def start_retention(
     recordings: Mapping[str, SourceRun],
     runs: Sequence[PipelineRun],
     recorded: Callable[[str], Sequence[str]],
@@ -366,17 +368,19 @@ def care_for(
     options: LogOptions,
     clocks: tuple[Callable[[], float], Callable[[], float]],
 ) -> None:
-    """Begin to care for the logs that nobody cares for; `clocks`: monotonic, and since 1970."""
+    """Start retention for logs that do not have it; `clocks`: monotonic, and since 1970."""
     for name, recording in recordings.items():
-        if recording.care is None:
+        if recording.retention is None:
             mine, alone = partial(_of_source, runs, name), partial(recorded, name)
-            recording.care = LogRetention(recording, mine, alone, store, files, options, *clocks)
+            recording.retention = LogRetention(
+                recording, mine, alone, store, files, options, *clocks
+            )
 
 
-def end_care(recordings: Mapping[str, SourceRun]) -> None:
-    """Decide nothing any more."""
+def stop_retention(recordings: Mapping[str, SourceRun]) -> None:
+    """Stop retention."""
     for recording in recordings.values():
-        recording.care = None
+        recording.retention = None
 
 
 def _of_source(runs: Sequence[PipelineRun], name: str) -> list[PipelineRun]:

@@ -1,4 +1,4 @@
-"""The engine's Spark: ours, started again where its JVM dies, or one that was brought."""
+"""The engine's Spark session: ours, restarted if its JVM dies, or the user's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.delivery import Surroundings
+from headrace.runtime.run_context import RunContext
 from headrace.spark_session.s3a import s3_needs
 from headrace.spark_session.settings import merged
 from headrace.storage.files import Files
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
-"""Between two looks, and between two starts of a Spark that keeps dying."""
+"""Between two checks, and the maximum between two starts of a Spark that keeps dying."""
 
 _log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """What the user wants of a Spark that we start."""
+    """Options of a Spark session that we start."""
 
     conf: Mapping[str, str]
     ui: bool
@@ -43,7 +43,7 @@ class SparkOptions:
 def spark_runner(
     data: Path, files: Files, session: SparkSession | None, options: SparkOptions
 ) -> SparkRunner:
-    """Return a runner on the session that was brought, or on one of our own; logs in `files`."""
+    """Return a runner on the user's session, or on our own; the logs are in `files`."""
     # Imported here, because an engine that only records needs no Spark.
     from headrace.pipeline.failed_rows import Workspace
     from headrace.pipeline.runner import SparkRunner
@@ -55,7 +55,7 @@ def spark_runner(
         return SparkRunner(probed(Spark.bring(session), files), scratch=scratch)
 
     def start() -> Spark:
-        # One that is started again may have other executors, too.
+        # After a restart there may be other executors.
         started = start_session(data, conf=options.conf, ui=options.ui, events=options.events)
         return probed(started, files)
 
@@ -63,7 +63,7 @@ def spark_runner(
 
 
 def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: Files) -> SparkOptions:
-    """Return the options with what targets, and the log's storage, need of a Spark of ours."""
+    """Return the options with the settings that targets and the log's storage need."""
     targets = [pipeline.target for pipeline in pipelines]
     wanted = [each.spark_needs() for each in targets if isinstance(each, NeedsSpark)]
     if not files.local:
@@ -71,11 +71,11 @@ def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: File
     return replace(options, conf=merged(options.conf, wanted))
 
 
-def give_context(name: str, target: Target, around: Surroundings) -> None:
-    """Give a target what it needs of the engine, if it needs anything besides rows."""
+def give_context(name: str, target: Target, context: RunContext) -> None:
+    """Pass the engine's context to a target that needs it."""
     if not isinstance(target, NeedsContext):
         return
-    runner = around.runner if isinstance(around.runner, HasSpark) else None
+    runner = context.runner if isinstance(context.runner, HasSpark) else None
 
     def spark() -> SparkAccess:
         if runner is None:
@@ -86,10 +86,10 @@ def give_context(name: str, target: Target, around: Surroundings) -> None:
         TargetContext(
             spark=spark,
             pipeline=name,
-            files=around.files,
-            clock=around.wall,
-            lineage=lambda: around.log.lineage or "",
-            check=around.check,
+            files=context.files,
+            clock=context.wall,
+            lineage=lambda: context.log.lineage or "",
+            check=context.check,
         )
     )
 
@@ -104,21 +104,21 @@ class HasSpark(Protocol):
 
 class SparkWatchdog:
     """
-    Looks whether Spark lives, and starts it again where it died and is ours.
+    Checks whether Spark is alive, and restarts it if it died and is ours.
 
-    A pipeline without changes would not notice, and a status must not be green over a dead
-    JVM (invariant 9). `told` is called when it died and when it runs again.
+    A pipeline without changes would not notice, and the status must not be ready with a dead
+    JVM (invariant 9). `on_change` is called when it died and when it runs again.
     """
 
-    def __init__(self, runner: SparkRunner, told: Callable[[], None]) -> None:
+    def __init__(self, runner: SparkRunner, on_change: Callable[[], None]) -> None:
         self._runner = runner
-        self._told = told
+        self._on_change = on_change
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._over.set()
         self._thread.join()
 
@@ -128,12 +128,12 @@ class SparkWatchdog:
             if self._runner.alive:
                 deaths = 0
                 continue
-            self._told()
-            _log.error("spark died", deaths=deaths)
+            self._on_change()
+            _log.error("Spark died", deaths=deaths)
             try:
                 self._runner.revive()
             except HeadraceError as error:
-                _log.error("spark does not start again", code=error.code)
-            # Also after a success: one that dies again and again is not started without end.
+                _log.error("Spark could not be restarted", code=error.code)
+            # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
-            self._told()
+            self._on_change()

@@ -2,11 +2,11 @@
 The control store: the engine's term, progress, states and intents, which must survive a crash.
 
 One SQLite file (`control.sqlite`), written with full synchronisation. Every write checks
-the term in its own transaction (R31): an engine that was declared dead and comes back to
-life finds a newer term and is fenced off, instead of overwriting newer state with older.
+the term in its own transaction (R31): an engine that was declared dead and continues later
+finds a newer term and is fenced, instead of overwriting newer state with older.
 
-`stored_progress` returns what the file says of pipelines, without an engine. It writes nothing
-and takes no term, and an engine that runs is not disturbed.
+`stored_progress` returns the stored progress of pipelines without an engine. It writes nothing,
+takes no term, and does not disturb a running engine.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Intent(msgspec.Struct, frozen=True):
 
     tables: tuple[str, ...]
     after: str
-    """Where these tables stood: the batch follows."""
+    """The position of these tables before the batch."""
 
     last: str
-    """Where it ends; cut again between the two, it is the same batch."""
+    """Where the batch ends; cut again between the two positions, it is the same batch."""
 
     time: float
-    """When it was first about to happen, in seconds since 1970 (S3)."""
+    """When it was first stored, in seconds since 1970 (S3)."""
 
 
 class Needs(NamedTuple):
@@ -84,10 +84,10 @@ class Needs(NamedTuple):
 
     pipeline: str
     changes: bool
-    """Whether it takes changes alone, so that no baseline makes up for what it lacks."""
+    """Whether it only takes changes, so that no baseline can replace missing ones."""
 
     position: Position
-    """All after it."""
+    """It needs everything after this position."""
 
 
 class ProgressStore:
@@ -102,7 +102,7 @@ class ProgressStore:
                 connection.execute("insert into about values (?, 0)", (FORMAT,))
                 row = (FORMAT, 0)
         if row[0] != FORMAT:
-            raise UnknownFormat("control.sqlite is in an unknown format", format=row[0])
+            raise UnknownFormat("control.sqlite has an unknown format", format=row[0])
         self.term = 0
         """0 until `take_over`; nothing can be written before."""
 
@@ -117,18 +117,18 @@ class ProgressStore:
             return cls(connection)
         except sqlite3.Error as error:
             raise StorageError(
-                "Control state cannot be opened", path=str(path), why=str(error)
+                "control.sqlite could not be opened", path=str(path), why=str(error)
             ) from error
 
     def take_over(self) -> int:
-        """Raise the term and make it ours: every older engine is fenced from here on."""
+        """Raise the term and use it: every older engine is fenced from now on."""
         with self._guarded(), self._transaction():
             self._connection.execute("update about set term = term + 1")
             (self.term,) = self._connection.execute("select term from about").fetchone()
         return self.term
 
     def outrank(self, term: int) -> None:
-        """Raise our term beyond one that a log has seen: a lost store has begun at 1 again."""
+        """Raise our term above that of a log: a new store, after a lost one, begins at 1 again."""
         if term < self.term:
             return
         with self._guarded(), self._transaction():
@@ -137,7 +137,7 @@ class ProgressStore:
             self.term = term + 1
 
     def reached(self, pipeline: str, table: str) -> Position:
-        """Return the position up to which all is durable, or `ORIGIN`."""
+        """Return the position up to which everything is durable, or `ORIGIN`."""
         with self._guarded():
             row = self._connection.execute(
                 'select epoch, "commit", ordinal from progress where pipeline = ? and "table" = ?',
@@ -146,7 +146,7 @@ class ProgressStore:
         return Position(*row) if row else ORIGIN
 
     def lineage(self, pipeline: str, table: str) -> str | None:
-        """Return the lineage that position is of, None where there is none."""
+        """Return the lineage of that position, None if there is none."""
         with self._guarded():
             row = self._connection.execute(
                 'select lineage from progress where pipeline = ? and "table" = ?',
@@ -156,9 +156,9 @@ class ProgressStore:
 
     def advance(self, pipeline: str, tables: Sequence[str], lineage: str, to: Position) -> Position:
         """
-        Record that all up to `to` is durable, of all these tables at once (invariant 2).
+        Store that everything up to `to` is durable, for all these tables at once (invariant 2).
 
-        With it the pipeline's intent is done. Returns what is now stored.
+        This also completes the pipeline's intent. Returns what is stored now.
         """
         with self._guarded(), self._transaction():
             self._check_term()
@@ -182,10 +182,10 @@ class ProgressStore:
         state: str,
         baseline: int,
     ) -> None:
-        """Record that a loaded table took the place of what was there: progress begins anew."""
+        """Store that a loaded baseline replaced the table: progress starts at its position."""
         with self._guarded(), self._transaction():
             self._check_term()
-            # Also backwards: what was reached before is not in these rows.
+            # Also backwards: later changes of the previous table are not in these rows.
             self._connection.execute(
                 "insert or replace into progress values (?, ?, ?, ?, ?, ?)",
                 (pipeline, table, lineage, at.epoch, at.commit, at.ordinal),
@@ -197,7 +197,7 @@ class ProgressStore:
             self._note_baselines([baseline])
 
     def origin(self, pipeline: str, table: str, now: Position) -> Position:
-        """Return where a pipeline of changes alone began with a table: `now`, the first time."""
+        """Return where a pipeline in mode `changes` began with a table: `now`, the first time."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute(
@@ -211,7 +211,7 @@ class ProgressStore:
         return Position(*row)
 
     def origins(self, pipeline: str) -> dict[str, Position]:
-        """Return where a pipeline of changes alone began with its tables."""
+        """Return where a pipeline in mode `changes` began with its tables."""
         with self._guarded():
             rows = self._connection.execute(
                 'select "table", epoch, "commit", ordinal from origins where pipeline = ?',
@@ -219,8 +219,8 @@ class ProgressStore:
             ).fetchall()
         return {row[0]: Position(*row[1:]) for row in rows}
 
-    def places(self) -> set[Position]:
-        """Return every place that a pipeline may begin at, also one that does not run now."""
+    def positions(self) -> set[Position]:
+        """Return every position that a pipeline may start at, including those that do not run."""
         with self._guarded():
             rows = self._connection.execute(
                 'select epoch, "commit", ordinal from progress'
@@ -229,14 +229,14 @@ class ProgressStore:
         return {Position(*row) for row in rows}
 
     def note_pipeline(self, pipeline: str, source: str, *, durable: bool, changes: bool) -> None:
-        """Store what a pipeline is, so that it is known when it does not run (R27)."""
-        told = (pipeline, source, durable, changes)
+        """Store facts about a pipeline for the time when it does not run (R27)."""
+        row = (pipeline, source, durable, changes)
         with self._guarded(), self._transaction():
             self._check_term()
-            self._connection.execute("insert or replace into pipelines values (?, ?, ?, ?)", told)
+            self._connection.execute("insert or replace into pipelines values (?, ?, ?, ?)", row)
 
     def knows(self, pipeline: str) -> bool:
-        """Return whether a pipeline of this name ever ran here, and was not forgotten."""
+        """Return whether a pipeline of this name has run here, and was not dropped."""
         with self._guarded():
             row = self._connection.execute(
                 "select 1 from pipelines where pipeline = ?", (pipeline,)
@@ -249,17 +249,17 @@ class ProgressStore:
             rows = self._connection.execute(
                 "select pipeline, changes from pipelines where source = ? and durable", (source,)
             ).fetchall()
-            found = [(name, changes, self._places_of(name)) for name, changes in rows]
+            found = [(name, changes, self._positions_of(name)) for name, changes in rows]
         needs = []
-        for name, changes, places in found:
+        for name, changes, positions in found:
             if (intent := self.intent(name)) is not None:
-                places.append(Position.parse(intent.after))
-            if places:
-                needs.append(Needs(name, bool(changes), min(places)))
+                positions.append(Position.parse(intent.after))
+            if positions:
+                needs.append(Needs(name, bool(changes), min(positions)))
         return needs
 
-    def _places_of(self, pipeline: str) -> list[Position]:
-        # Where it began counts for tables only that have not come further.
+    def _positions_of(self, pipeline: str) -> list[Position]:
+        # The origin only counts for tables without progress.
         rows = self._connection.execute(
             'select epoch, "commit", ordinal from progress where pipeline = ? union'
             ' select epoch, "commit", ordinal from origins where pipeline = ? and "table" not in'
@@ -269,7 +269,7 @@ class ProgressStore:
         return [Position(*row) for row in rows]
 
     def columns(self, pipeline: str, table: str) -> int | None:
-        """Return the log's number of the schema that a target has a table in, as far as noted."""
+        """Return the number, in the log, of a table's schema at the target; None if not stored."""
         with self._guarded():
             row = self._connection.execute(
                 'select "schema" from columns where pipeline = ? and "table" = ?',
@@ -278,7 +278,7 @@ class ProgressStore:
         return row[0] if row else None
 
     def note_columns(self, pipeline: str, table: str, schema: int) -> None:
-        """Store that a target has, or is about to be given, a table in this schema."""
+        """Store that a target has, or will receive, a table in this schema."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute(
@@ -295,7 +295,7 @@ class ProgressStore:
             )
 
     def intent(self, pipeline: str) -> Intent | None:
-        """Return the batch that may have had effects, and that progress does not speak of."""
+        """Return the batch that may have had effects but is not in the progress."""
         with self._guarded():
             row = self._connection.execute(
                 "select intent from intents where pipeline = ?", (pipeline,)
@@ -303,20 +303,20 @@ class ProgressStore:
         return msgspec.json.decode(row[0], type=Intent) if row else None
 
     def forget_intent(self, pipeline: str) -> None:
-        """Forget it: what it spoke of is replaced by a baseline."""
+        """Delete the intent: a baseline replaces its changes."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
 
     def forget(self, pipeline: str, *, paused: bool = True) -> None:
-        """Forget a pipeline: one of its name begins anew; and that it is paused, unless told."""
+        """Delete all state of a pipeline; that it is paused only if `paused`."""
         with self._guarded(), self._transaction():
             self._check_term()
             for table in (*_OF_PIPELINES, *(("paused",) if paused else ())):
                 self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
 
     def set_paused(self, pipeline: str, paused: bool) -> None:
-        """Store that somebody paused the pipeline, or let it go on: a restart keeps to it."""
+        """Store that the pipeline was paused or resumed, for restarts."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("delete from paused where pipeline = ?", (pipeline,))
@@ -331,8 +331,8 @@ class ProgressStore:
             ).fetchone()
         return row is not None
 
-    def note_set_aside(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
-        """Store that the pipeline holds nothing at its source (R28); taken: its tables wait."""
+    def note_release(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
+        """Store that the pipeline was released (R28); `taken`: its tables wait for a baseline."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute(
@@ -340,22 +340,22 @@ class ProgressStore:
                 (pipeline, msgspec.json.encode(facts).decode(), taken),
             )
 
-    def set_aside(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
-        """Return why it was set aside, and whether that was taken; None: it was not."""
+    def release(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
+        """Return why it was released, and whether its tables were reset; None if it was not."""
         with self._guarded():
             row = self._connection.execute(
                 "select facts, taken from set_aside where pipeline = ?", (pipeline,)
             ).fetchone()
         return (msgspec.json.decode(row[0], type=dict[str, object]), bool(row[1])) if row else None
 
-    def forget_set_aside(self, pipeline: str) -> None:
-        """Note that it is exact again."""
+    def forget_release(self, pipeline: str) -> None:
+        """Store that its tables are exact again."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("delete from set_aside where pipeline = ?", (pipeline,))
 
     def state(self, pipeline: str, table: str) -> tuple[str, int | None] | None:
-        """Return the stored state and the baseline it speaks of."""
+        """Return the stored state and its baseline."""
         with self._guarded():
             row = self._connection.execute(
                 'select state, baseline from states where pipeline = ? and "table" = ?',
@@ -368,7 +368,7 @@ class ProgressStore:
         self.set_states(pipeline, {table: (state, baseline)})
 
     def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
-        """Store the states of several tables, and the baselines they speak of, at once."""
+        """Store the states of several tables, and their baselines, at once."""
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.executemany(
@@ -380,9 +380,9 @@ class ProgressStore:
 
     def highest_baseline(self) -> int:
         """
-        Return the highest number of a baseline that any state ever spoke of.
+        Return the highest number of a baseline in any state ever stored.
 
-        Letters and durable targets outlive the log; in a new one, numbers begin beyond it.
+        Dead letters and durable targets outlive the log; in a new log, numbers begin above it.
         """
         with self._guarded():
             row = self._connection.execute("select baseline from highest").fetchone()
@@ -396,7 +396,7 @@ class ProgressStore:
         )
 
     def check(self) -> None:
-        """Raise `Fenced` if another engine took over."""
+        """Raise `Fenced` if another engine has taken over."""
         with self._guarded():
             self._check_term()
 
@@ -408,7 +408,9 @@ class ProgressStore:
     def _check_term(self) -> None:
         (term,) = self._connection.execute("select term from about").fetchone()
         if term != self.term:
-            raise Fenced("Another engine took over", term=self.term, newer=term)
+            raise Fenced(
+                "Another engine has taken over this data directory", term=self.term, newer=term
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -428,7 +430,7 @@ class ProgressStore:
             except sqlite3.Error as error:
                 full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
                 kind = StorageFull if full else StorageError
-                raise kind("Control state cannot be written", why=str(error)) from error
+                raise kind("control.sqlite could not be written", why=str(error)) from error
 
 
 # --- reading without an engine --------------------------------------------------------------------
@@ -443,7 +445,7 @@ _PROGRESS = (
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """How far a pipeline has brought a table, as stored."""
+    """The stored progress of a table in a pipeline."""
 
     pipeline: str
     table: str
@@ -458,7 +460,7 @@ class StoredProgress:
 
 
 def stored_progress(data: Path) -> tuple[StoredProgress, ...]:
-    """Return what is stored under a data directory; nothing where no engine stored anything."""
+    """Return what is stored in a data directory; empty if no engine has run there."""
     path = data / "control.sqlite"
     if not path.exists():
         return ()
@@ -466,11 +468,11 @@ def stored_progress(data: Path) -> tuple[StoredProgress, ...]:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             known = connection.execute("select format from about").fetchone()
             if known is not None and known[0] != FORMAT:
-                raise UnknownFormat("control.sqlite is in an unknown format", format=known[0])
+                raise UnknownFormat("control.sqlite has an unknown format", format=known[0])
             rows = connection.execute(_PROGRESS).fetchall()
     except sqlite3.Error as error:
         raise StorageError(
-            "Control state cannot be read", path=str(path), why=str(error)
+            "control.sqlite could not be read", path=str(path), why=str(error)
         ) from error
     return tuple(
         StoredProgress(
@@ -481,7 +483,7 @@ def stored_progress(data: Path) -> tuple[StoredProgress, ...]:
             state=state or "",
             baseline=baseline or 0,
             paused=bool(paused),
-            set_aside=bool(aside),
+            set_aside=bool(freed),
         )
-        for pipeline, table, lineage, epoch, commit, ordinal, state, baseline, paused, aside in rows
+        for pipeline, table, lineage, epoch, commit, ordinal, state, baseline, paused, freed in rows
     )

@@ -1,12 +1,12 @@
 """
-The threads that drive pipelines: one each, so that a slow or failing one delays no other.
+The threads that run pipelines: one each, so that a slow or failing pipeline does not delay others.
 
-A thread waits on its source's log; a new entry there, or a request to the pipeline, wakes it.
-Between two steps a pipeline is at rest, and that is when it can be paused.
+A thread waits for its source's log; a new entry, or a request to the pipeline, wakes it. A pipeline
+can be paused between two steps.
 
-`SourceWalGuard` makes sure that a source keeps our place: it looks at the source's room whenever
-that was measured (R28). One pipeline at a time gives way, and the source has time to show the
-effect of that before the next one does.
+`SourceWalGuard` prevents a source from dropping our position: it checks each measurement of the
+space that the source uses for us (R28). One pipeline at a time is released, and the next one only
+after the source had time to show the effect.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.wal_pressure import is_full, pinned_by, to_release
 
-# --- the guard of a source's room -----------------------------------------------------------------
+# --- the guard of a source's space ----------------------------------------------------------------
 
 PATIENCE = 1
-"""Measurements not acted upon after one gave way: they may have been made before it had effect."""
+"""Measurements to ignore after a release: they may be older than its effect."""
 
 _log = logger(__name__)
 
 
 class SourceWalGuard:
-    """Guards one source. Called on the recorder's reader thread, once a measurement."""
+    """Guards one source. Called on the recorder's reader thread, once per measurement."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SourceWalGuard:
         wake: Callable[[PipelineRun], None],
         acknowledge: Callable[[], None],
     ) -> None:
-        """`runs` are those of this source."""
+        """`runs` are the pipelines of this source."""
         self._recording = recording
         self._runs = {run.name: run for run in runs}
         self._wake = wake
@@ -56,32 +56,34 @@ class SourceWalGuard:
         return {name: run.watermark() for name, run in self._runs.items()}
 
     def look(self, room: Room) -> None:
-        """Take a new measurement."""
-        marks, end = self.pins(), self._recording.log.end
-        self._warn(room, pinned_by(room, end, marks))
-        name = None if self._patience else to_release(room, end, marks)
+        """Check a new measurement."""
+        watermarks, end = self.pins(), self._recording.log.end
+        self._warn(room, pinned_by(room, end, watermarks))
+        name = None if self._patience else to_release(room, end, watermarks)
         self._patience = max(0, self._patience - 1)
         if name is None:
-            # Pipelines do this whenever they are idle; all of them may hang, one of them aside.
+            # Pipelines do this when they are idle; but all may hang after one was released.
             self._acknowledge()
             return
         facts = {"source": self._recording.name, "used": room.used, "limit": room.limit}
         try:
-            self._runs[name].set_aside(**facts)
+            self._runs[name].release_source(**facts)
             self._acknowledge()
         except HeadraceError as error:
-            # Not raised: it would end the thread that listens to the recorder. The next
+            # Not raised: it would end the thread that reads from the recorder. The next
             # measurement tries again.
-            _log.error("pipeline cannot be set aside", pipeline=name, code=error.code)
+            _log.error(
+                "pipeline could not be released from its source", pipeline=name, code=error.code
+            )
             return
         self._patience = PATIENCE
         self._wake(self._runs[name])
-        _log.warning("pipeline set aside", pipeline=name, **facts)
+        _log.warning("pipeline released from its source", pipeline=name, **facts)
 
     def _warn(self, room: Room, held_by: str) -> None:
         if is_full(room) and not self._warned:
             _log.warning(
-                "source runs out of room",
+                "source is running out of space",
                 source=self._recording.name,
                 used=room.used,
                 limit=room.limit,
@@ -93,13 +95,13 @@ class SourceWalGuard:
 # --- the threads ----------------------------------------------------------------------------------
 
 _GRACE_SECONDS = 1.0
-"""How long a stop waits for a batch to end by itself before its job is cancelled."""
+"""How long a stop waits for a batch to finish before its job is cancelled."""
 
 _NO_ENTRY = sys.maxsize
-"""No entry has a number beyond it."""
+"""Higher than the number of any entry."""
 
 _AGAIN_SECONDS = 0.2
-"""Between two tries to cancel: a job that starts just after one is caught by the next."""
+"""Between two attempts to cancel: a job that starts just after one is caught by the next."""
 
 
 class Drivers:
@@ -108,25 +110,25 @@ class Drivers:
     def __init__(
         self,
         recordings: Mapping[str, SourceRun],
-        heard: Callable[[], None],
+        on_change: Callable[[], None],
         acknowledge: Callable[[], None],
     ) -> None:
         self._recordings = recordings
-        self._heard = heard
+        self._on_change = on_change
         self._acknowledge = acknowledge
         self._stopping = threading.Event()
         self._threads: list[tuple[PipelineRun, threading.Thread]] = []
         self._stepping: dict[str, threading.Lock] = {}
         self._leaving: list[PipelineRun] = []
         self._broken: set[str] = set()
-        """Pipelines whose thread an unexpected error has ended."""
+        """Pipelines whose thread ended on an unexpected error."""
 
     def start(self, runs: Sequence[PipelineRun]) -> None:
-        """Begin to work."""
+        """Start a thread for each pipeline."""
         self.take(runs, runs)
 
     def take(self, runs: Sequence[PipelineRun], all_runs: Sequence[PipelineRun]) -> None:
-        """Begin to work on these, beside those that are at work already."""
+        """Start threads for these pipelines, in addition to those that run already."""
         threads = [(run, self._thread(run)) for run in runs]
         for run in runs:
             self._stepping[run.name] = threading.Lock()
@@ -138,7 +140,7 @@ class Drivers:
             recording.guard = SourceWalGuard(recording, mine, self.wake, self._acknowledge)
 
     def leave(self, run: PipelineRun) -> None:
-        """End one pipeline's thread; the others go on."""
+        """End one pipeline's thread; the others continue."""
         self._leaving.append(run)
         run.nudge()
         self._recordings[run.source].log.interrupt()
@@ -149,7 +151,7 @@ class Drivers:
         self._leaving.remove(run)
 
     def wake(self, run: PipelineRun) -> None:
-        """Let a pipeline look again at what it is to do; one that broke off begins again."""
+        """Wake a pipeline's thread; restart it if it ended on an unexpected error."""
         if run.name in self._broken:
             self._broken.discard(run.name)
             thread = self._thread(run)
@@ -161,14 +163,14 @@ class Drivers:
         return threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
 
     def rest(self, run: PipelineRun) -> None:
-        """Return when the pipeline is at rest; a job that runs is cancelled (S8)."""
+        """Return when the pipeline is between two steps; a running job is cancelled (S8)."""
         lock = self._stepping[run.name]
         while not lock.acquire(timeout=_AGAIN_SECONDS):
             run.prepared.cancel()
         lock.release()
 
     def stop(self) -> None:
-        """End every thread; a job that takes long is cancelled, and computed again next time."""
+        """End every thread; a long job is cancelled, and its batch computed again next time."""
         self._stopping.set()
         for recording in list(self._recordings.values()):
             recording.guard = None
@@ -177,7 +179,7 @@ class Drivers:
         self._threads.clear()
 
     def _join(self, threads: Sequence[tuple[PipelineRun, threading.Thread]]) -> None:
-        """Wait for threads that were told to end; their jobs are cancelled if that takes long."""
+        """Wait for threads that were asked to end; cancel their jobs if that takes long."""
         for run, thread in threads:
             wait = _GRACE_SECONDS
             while thread.is_alive():
@@ -187,27 +189,27 @@ class Drivers:
                     run.prepared.cancel()
 
     def _drive(self, run: PipelineRun) -> None:
-        """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
+        """Run one pipeline's steps; mark the pipeline as failed if they end unexpectedly."""
         try:
             self._take_steps(run)
         except BaseException as error:
             self._broken.add(run.name)
             run.fail(
                 ControlError(
-                    "Pipeline ended on an unexpected error",
+                    "The pipeline stopped on an unexpected error",
                     pipeline=run.name,
                     error=type(error).__name__,
                 )
             )
-            self._heard()
+            self._on_change()
             raise
 
     def _take_steps(self, run: PipelineRun) -> None:
-        """Step until the engine stops; one that another engine fenced off only waits for that."""
+        """Step until the engine stops; a fenced pipeline only waits for that."""
         recording = self._recordings[run.source]
-        told: HeadraceError | None = None
+        logged: HeadraceError | None = None
         while not self._over(run):
-            seen, heeded = recording.log.last_entry, run.wishes
+            seen, heeded = recording.log.last_entry, run.requests
             before = run.state
             try:
                 with self._stepping[run.name]:
@@ -216,10 +218,10 @@ class Drivers:
                 run.fail(error)
                 pause = IDLE
             if run.state != before or pause is not None:
-                self._heard()
-            if run.error is not None and run.error is not told:
+                self._on_change()
+            if run.error is not None and run.error is not logged:
                 _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)
-            told = run.error
+            logged = run.error
             if pause is None:
                 continue
             self._acknowledge()
@@ -227,7 +229,7 @@ class Drivers:
                 recording.ask_flush()
 
             def called(heeded: int = heeded) -> bool:
-                return self._over(run) or run.wishes != heeded
+                return self._over(run) or run.requests != heeded
 
             if pause == IDLE:
                 recording.log.wait(seen, None, called)
@@ -237,10 +239,10 @@ class Drivers:
     @staticmethod
     def _sit_out(log: LogReader, seconds: float, called: Callable[[], bool]) -> None:
         """
-        Wait the pause after a failure whole, unless somebody wishes something of the pipeline.
+        Wait for the whole pause after a failure, unless something is requested of the pipeline.
 
-        New entries of the log mend nothing: under load they come many times a second. Nor
-        does what wakes another pipeline of the same source.
+        New entries of the log do not end it: under load they arrive many times a second. Nor
+        does a wake-up of another pipeline of the same source.
         """
         until = time.monotonic() + seconds
         while not called() and (left := until - time.monotonic()) > 0:

@@ -1,14 +1,15 @@
 """
-The choice of the pipeline that gives way when a source runs out of room for what it holds (R28).
+The choice of the pipeline to release when a source runs out of space for retained data (R28).
 
-A source that holds too much for us drops our place, and then every pipeline requires a baseline.
-Before it comes to that, the pipeline that holds it back most is released (`SetAside`): it alone
-requires one. All of this is computed from values, so that it can be tested and simulated.
+A source that retains too much for us drops our position, and then every pipeline needs a new
+baseline. Before that happens, the pipeline with the lowest position is released (`SetAside`): only
+this one needs a new baseline. All of this is computed from values, so that it can be tested and
+simulated.
 
-A released pipeline (`PipelineRelease`) holds nothing at its source any more, until it is exact
-again. The release is stored first, and from then on nothing is kept for the pipeline, whatever it
-is doing: one that hangs, failed or is paused is exactly the one that this is for. Its own next step
-then puts its tables back. An engine that ends in between leaves that to its next life.
+For a released pipeline (`PipelineRelease`) the source retains nothing, until its tables are exact
+again. The release is stored first and takes effect at once, whatever the pipeline is doing: it is
+meant for pipelines that hang, have failed or are paused. The pipeline's next step then resets its
+tables. If the engine stops in between, the next run does that.
 """
 
 from __future__ import annotations
@@ -25,40 +26,39 @@ from headrace.runtime.store import ProgressStore
 # --- the choice -----------------------------------------------------------------------------------
 
 FULL = 0.8
-"""From this share of the limit on, somebody gives way."""
+"""From this share of the limit on, a pipeline is released."""
 
 WORTH = 0.25
 """
-The share of what is held that has to be ours.
+The share of the retained data that must be ours.
 
-Less is under way in any pipeline that works as it should, and letting go of it gains nothing.
+A healthy pipeline has less than this in progress, and releasing it would gain nothing.
 """
 
 LOG = "the log"
 SERVER = "the server"
-"""What holds the source back, where no pipeline does; these are no names of pipelines."""
+"""What the source retains data for, if not a pipeline; these are not names of pipelines."""
 
 
 def is_full(room: Room) -> bool:
-    """Whether so much is held that somebody has to give way."""
+    """Whether so much is retained that a pipeline has to be released."""
     return room.limit is not None and room.used >= FULL * room.limit
 
 
-def to_release(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str | None:
+def to_release(room: Room, end: Position, watermarks: Mapping[str, Watermark]) -> str | None:
     """
-    Return the pipeline that is to give way now, if one is; `end` is the end of the log.
+    Return the pipeline to release now, None if there is none; `end` is the end of the log.
 
-    It is the one with the lowest pin, and nobody where it would not help: what the log has
-    not taken yet, and what the source keeps for transactions of its own, is not made less
-    by a pipeline that gives way.
+    It is the one with the lowest pin. There is none if a release would not help: it does not
+    reduce what the log has not read yet, nor what the source retains for its own transactions.
     """
-    return _lowest(end, marks) if is_full(room) and _is_ours(room) else None
+    return _lowest(end, watermarks) if is_full(room) and _is_ours(room) else None
 
 
-def pinned_by(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str:
-    """Return what the source holds the greater part for: a pipeline's name, or who else."""
+def pinned_by(room: Room, end: Position, watermarks: Mapping[str, Watermark]) -> str:
+    """Return what the source retains most of its data for: a pipeline's name, or another owner."""
     if _is_ours(room):
-        return _lowest(end, marks) or LOG
+        return _lowest(end, watermarks) or LOG
     if room.oldest:
         return room.oldest
     return LOG if 2 * room.unacknowledged > room.used else SERVER
@@ -68,12 +68,12 @@ def _is_ours(room: Room) -> bool:
     return room.ours > 0 and room.ours >= WORTH * room.used
 
 
-def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
-    """Return whose pin is the lowest, if it is below what could be acknowledged without."""
+def _lowest(end: Position, watermarks: Mapping[str, Watermark]) -> str | None:
+    """Return the pipeline with the lowest pin, if that is below the end of the log."""
     pins = {
         name: pin
-        for name, mark in marks.items()
-        if not mark.set_aside and (pin := mark.upto(end)) < end
+        for name, mark in watermarks.items()
+        if not mark.released and (pin := mark.upto(end)) < end
     }
     return min(pins, key=lambda name: (pins[name], name), default=None)
 
@@ -82,44 +82,44 @@ def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
 
 
 class PipelineRelease:
-    """Whether one pipeline was set aside, and why. Safe to call from several threads."""
+    """Whether one pipeline was released, and why. Safe to call from several threads."""
 
     def __init__(self, pipeline: str, store: ProgressStore) -> None:
         self.why: SetAside | None = None
-        self.owing = False
-        """Whether its tables have not been put back yet."""
+        self.reset_pending = False
+        """Whether its tables have not been reset yet."""
 
         self._pipeline = pipeline
         self._store = store
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Find what a life before this one left."""
-        found = self._store.set_aside(self._pipeline)
+        """Read what an earlier run stored."""
+        found = self._store.release(self._pipeline)
         if found is not None:
             facts, taken = found
-            self.why, self.owing = self._error(facts), not taken
+            self.why, self.reset_pending = self._error(facts), not taken
 
     def begin(self, facts: dict[str, object]) -> None:
-        """Set it aside, from now on."""
+        """Release the pipeline from now on."""
         with self._lock:
-            self._store.note_set_aside(self._pipeline, facts, taken=False)
-            self.why, self.owing = self._error(facts), True
+            self._store.note_release(self._pipeline, facts, taken=False)
+            self.why, self.reset_pending = self._error(facts), True
 
     def taken(self) -> None:
-        """Note that its tables were put back."""
+        """Store that its tables were reset."""
         with self._lock:
-            if self.owing and self.why is not None:
-                self._store.note_set_aside(self._pipeline, self.why.facts, taken=True)
-                self.owing = False
+            if self.reset_pending and self.why is not None:
+                self._store.note_release(self._pipeline, self.why.facts, taken=True)
+                self.reset_pending = False
 
     def end(self) -> None:
-        """Note that it is exact again, and holds the source back as others do."""
+        """Store that its tables are exact again: the source retains data for it as before."""
         with self._lock:
-            if self.why is not None and not self.owing:
-                self._store.forget_set_aside(self._pipeline)
+            if self.why is not None and not self.reset_pending:
+                self._store.forget_release(self._pipeline)
                 self.why = None
 
     def _error(self, facts: dict[str, object]) -> SetAside:
-        message = "Set aside, so that the source has room and keeps our place"
+        message = "The pipeline was released from its source, which was running out of space"
         return SetAside(message, remedy=SetAside.remedy, **facts)

@@ -34,7 +34,7 @@ def held(log: MadeLog) -> tuple[Position, tuple[int, ...]]:
 def retention_of(log: MadeLog) -> LogRetention:
     """Return the retention of a log without other readers."""
     recording: Any = SimpleNamespace(name=SOURCE, log=reading(log.files), found=[])
-    store: Any = SimpleNamespace(needs_of=lambda source: [], places=set)
+    store: Any = SimpleNamespace(needs_of=lambda source: [], positions=set)
     clocks = (time.monotonic, time.time)
     return LogRetention(recording, list, list, store, log.files, LogOptions(keep=0.0), *clocks)
 

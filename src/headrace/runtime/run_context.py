@@ -1,0 +1,51 @@
+"""
+The context of a pipeline's run: log, runner, store, files and clocks.
+
+Everything that a run needs of the engine is in one value, which its parts (`Delivery`, `Loads`,
+`SchemaChanges`) receive as an argument. Tests and the simulation build their own, with a
+simulated disk and clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.changelog.reader import LogReader
+from headrace.pipeline.batch import Runner
+from headrace.runtime.lease import Fence
+from headrace.runtime.store import ProgressStore
+from headrace.storage.files import Files
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What the run of a pipeline works with."""
+
+    log: LogReader
+    """The log of the pipeline's source."""
+
+    runner: Runner
+    store: ProgressStore
+    files: Files
+    """The data directory."""
+
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+    ask_baseline: Callable[[str, int], None]
+    """Requests a baseline of a table, newer than the given number, from the recorder."""
+
+    flush_times: Callable[[int], tuple[float, float] | None]
+    """When an index entry's first change was read, and when it was flushed."""
+
+    fence: Fence = field(default_factory=Fence)
+    """Closed once another writer has the log."""
+
+    def check(self) -> None:
+        """Raise `Fenced` or `LostLog` if another engine has taken over."""
+        self.store.check()
+        self.fence.check(self.log.last_entry)

@@ -22,7 +22,7 @@ from headrace.capture.messages import (
     StateReport,
     TakeBaseline,
 )
-from headrace.capture.process import RunningRecorder, start_recorder
+from headrace.capture.process import Recordable, RunningRecorder, start_recorder
 from headrace.capture.source import SourceSpec
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN
@@ -78,21 +78,33 @@ def heard() -> Heard:
     return Heard()
 
 
+def started(
+    folder: Path,
+    source: Recordable,
+    heard: Heard,
+    how: str = "process",
+    *,
+    spec: SourceSpec | None = None,
+    term: int = 1,
+) -> RunningRecorder:
+    """Start to record the table `t` of a source."""
+    return start_recorder(
+        source,
+        spec or source.spec,
+        ["t"],
+        data=str(folder / "data"),
+        writer="w",
+        term=term,
+        on_report=heard,
+        how=how,
+    )
+
+
 @pytest.fixture(params=[IN_A_PROCESS, "thread"])
 def running(
     request: pytest.FixtureRequest, path: Path, tmp_path: Path, heard: Heard
 ) -> Iterator[RunningRecorder]:
-    source = sqlite(path)
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-        how=request.param,
-    )
+    made = started(tmp_path, sqlite(path), heard, request.param)
     yield made
     made.stop()
     assert not made.alive
@@ -240,16 +252,7 @@ def test_a_database_of_another_place_is_refused_untouched(
     connection.execute("create table t (id integer primary key, v)")
     source = sqlite(other, name="shop")
     second = Heard()
-    again = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=2,
-        on_report=second,
-        how="thread",
-    )
+    again = started(tmp_path, source, second, "thread", term=2)
     second.wait(lambda report: isinstance(report, Failed))
     again.stop()
     codes = [report.code for report in second.reports if isinstance(report, Failed)]
@@ -263,15 +266,7 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     heard = Heard()
-    made = start_recorder(
-        MemorySource(),
-        SourceSpec("no such kind", "x", {}),
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-    )
+    made = started(tmp_path, MemorySource(), heard, spec=SourceSpec("no such kind", "x", {}))
     heard.wait(lambda report: isinstance(report, Failed) and report.stops)
     made.stop()
     log = tmp_path / "data" / "logs" / "recorder-x.log"
@@ -283,16 +278,7 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
 @pytest.mark.process
 def test_a_stuck_recorder_is_ended(tmp_path: Path, path: Path) -> None:
     heard = Heard()
-    source = sqlite(path)
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-    )
+    made = started(tmp_path, sqlite(path), heard)
     heard.wait(streaming)
     pid = made.pid
     assert pid is not None
@@ -306,16 +292,7 @@ def test_a_memory_source_is_recorded_on_a_thread(tmp_path: Path) -> None:
     heard = Heard()
     source = MemorySource("mem")
     source.set_schema("t", {"id": "int64"}, key=["id"])
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-        how="thread",
-    )
+    made = started(tmp_path, source, heard, "thread")
     heard.wait(streaming)
     made.send(FlushNow())
     source.emit_insert("t", {"id": 1}, wait=True)

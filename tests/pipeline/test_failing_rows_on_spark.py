@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     table,
     told,
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MANY = 10_000 if NIGHTLY else 1_000
-PRICE = Decimal("1.50")
-
-
-def order(id: int, qty: object = 2, status: str = "paid") -> dict[str, Any]:
-    return {"id": id, "status": status, "qty": qty, "price": PRICE}
 
 
 def inserts(count: int, bad: set[int], start: int = 1) -> list[Change]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     table,
     truncate,
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 ABOUT = FrameBatch("orders/1", "orders", "orders", Position(1, 1), Position(1, 99))
-
-
-def order(id: int, qty: int = 2, status: str = "paid") -> dict[str, Any]:
-    return {"id": id, "status": status, "qty": qty, "price": Decimal("1.50")}
 
 
 def alone(failures: Sequence[Failure]) -> frozenset[RowReference]:

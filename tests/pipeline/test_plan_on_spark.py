@@ -24,6 +24,7 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     run,
     table,
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
-
-
-def order(id: int, **given: Any) -> dict[str, Any]:
-    return {"id": id, "status": "paid", "qty": 2, "price": Decimal("1.50")} | given
 
 
 @pytest.mark.meets("S1")

@@ -30,14 +30,6 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
     recording.die()
 
 
-def followed(shop: Recording, *tables: str, **options: object) -> None:
-    shop.live(*tables, **options)
-    shop.streaming()
-    for table in tables:
-        if shop.baseline(table) is None:
-            shop.copy(table)
-
-
 @pytest.mark.meets("R1", "R13", "H2")
 def test_a_table_that_comes_back_is_copied_even_if_we_die_right_after_publishing_it(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +208,7 @@ def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
 def test_a_default_that_was_computed_and_taken_back_at_once_is_noticed(shop: Recording) -> None:
     run = shop.database.execute
     run("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     shop.die()
     run("alter table t add column c uuid default gen_random_uuid()")
     run("alter table t alter c drop default")
@@ -231,7 +223,7 @@ def test_what_older_rows_have_is_remembered_though_the_table_is_written_anew(
 ) -> None:
     run = shop.database.execute
     run("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     run("alter table t add column c int default 5")
     run("insert into t values (2)")
     shop.until(lambda: shop.log.counts().rows == 1)
@@ -248,7 +240,7 @@ def test_a_table_that_was_out_of_somebodys_publication_is_copied_again(shop: Rec
     run("create table t (id bigint primary key); insert into t values (1)")
     run("create publication theirs for table t with (publish_via_partition_root = true)")
     theirs: dict[str, object] = {"publication": "theirs", "create_publication": False}
-    followed(shop, "t", **theirs)
+    shop.follow("t", **theirs)
     shop.die()
     run("alter publication theirs drop table t")
     run("insert into t values (2)")
@@ -284,7 +276,7 @@ def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.database.execute("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     shop.die()
     written = slot.written
 

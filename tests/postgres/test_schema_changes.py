@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headrace.capture.messages import Failed
-from headrace.changelog.position import ORIGIN
 from headrace.changelog.schema import TableSchema
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
@@ -43,11 +42,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
 
 def images(shop: Recording) -> list[dict[str, Any]]:
     """Every row after its change, in order, as the segments have it."""
-    log = shop.log
-    batch = log.next_batch("orders", ORIGIN, 1_000)
-    found = [row for file in (batch.files if batch else ()) for row in log.rows(file).to_pylist()]
-    found.sort(key=lambda row: (row["_commit"], row["_ordinal"]))
-    return [row["after"] for row in found]
+    return [row["after"] for row in shop.changes("orders")]
 
 
 def recorded(shop: Recording, rows: int) -> list[dict[str, Any]]:

@@ -18,11 +18,11 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import ChangeSlice, changes, span
 from headrace.cli import log as log_views
-from headrace.cli import main
 from headrace.cli.common import parse_moment, parse_seconds
 from headrace.engine.engine import Engine
 from headrace.errors import PositionExpired
 from headrace.targets.memory import memory
+from tests.interfaces.at_work import printed
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -61,9 +61,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main.exit_code(["log", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "log", *map(str, arguments))
 
 
 def lines(

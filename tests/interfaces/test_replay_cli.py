@@ -15,6 +15,7 @@ import pytest
 from headrace.cli import main, replay
 from headrace.pipeline.batch import Runner
 from headrace.targets.memory import memory
+from tests.interfaces.at_work import printed
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
@@ -58,9 +59,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 
 def ran(capsys: pytest.CaptureFixture[str], shop: Shop, *arguments: str) -> tuple[int, str, str]:
     config = str(shop.path.parent / "headrace.conf")
-    code = main.exit_code(["replay", "--config", config, *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "replay", "--config", config, *arguments)
 
 
 def test_into_memory_it_says_what_would_be_there(

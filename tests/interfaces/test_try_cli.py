@@ -15,10 +15,11 @@ from rich.console import Console
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.cli import main, try_
+from headrace.cli import try_
 from headrace.cli.try_ import title, view
 from headrace.engine.preview import PreviewRow, TriedTable
 from headrace.pipeline.batch import Runner
+from tests.interfaces.at_work import printed
 from tests.support.arrow_runner import ArrowRunner
 
 CONF = """
@@ -89,9 +90,7 @@ def confs(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main.exit_code(["try", *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "try", *arguments)
 
 
 def test_rows_are_shown_with_what_became_of_them(

@@ -22,8 +22,8 @@ from headrace.capture.messages import (
     StateReport,
     TakeBaseline,
 )
-from headrace.capture.process import Recordable, RunningRecorder, start_recorder
-from headrace.capture.source import SourceSpec
+from headrace.capture.process import RunningRecorder, start_recorder
+from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN
 from headrace.changelog.reader import LogReader

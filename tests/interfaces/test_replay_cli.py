@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from headrace.pipeline.batch import Runner
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import printed
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -205,12 +204,7 @@ def test_rows_that_were_left_out_end_it_with_exit_code_1(
 
 def on_spark(config: Path, *arguments: str) -> tuple[int, str]:
     """Replay in a process of its own: in this one another Spark may run."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "replay", "orders", "--config", config, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "headrace", "replay", "orders", "--config", config, *arguments, seconds=300)
     return done.returncode, done.stdout
 
 

@@ -89,9 +89,7 @@ def test_who_wrote_a_table_before_it_was_published_is_waited_for_while_changes_g
 
 @pytest.mark.meets("R2", "R35")
 def test_a_publication_that_was_away_is_a_gap_and_reading_goes_on(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.live("orders")
     shop.database.execute(f"drop publication {shop.source.options.publication}")
     shop.database.execute("insert into orders values (2, 'unsent')")
@@ -120,9 +118,7 @@ def test_what_the_stream_does_not_tell_of_is_noticed(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.database.execute(f"alter publication {shop.source.options.publication} drop table orders")
     shop.until(lambda: shop.baseline("orders") is None)
     shop.streaming()

@@ -1,7 +1,6 @@
 """Recorders as real processes: killed, orphaned, stopped."""
 
 import os
-import select
 import signal
 import sqlite3
 import subprocess
@@ -30,6 +29,7 @@ from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.source import MemorySource
+from tests.rounds.processes import await_end
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
@@ -134,18 +134,6 @@ def until(count: int, running: RunningRecorder, heard: Heard, tmp_path: Path) ->
         heard.wait(flushed, known + 1)
 
 
-def wait_for_end(pid: int) -> bool:
-    """Whether the process ends; also one that nobody collects."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], LONG)[0])
-    finally:
-        os.close(handle)
-
-
 def test_changes_and_a_baseline_reach_the_log(
     running: RunningRecorder, heard: Heard, app: sqlite3.Connection, tmp_path: Path
 ) -> None:
@@ -209,7 +197,7 @@ def test_a_recorder_ends_with_an_engine_that_was_killed(path: Path, tmp_path: Pa
         assert engine.stdout is not None
         recorder = int(engine.stdout.readline())
         engine.kill()
-    assert wait_for_end(recorder)
+    assert await_end(recorder, LONG)
 
 
 @only_process
@@ -225,7 +213,7 @@ def test_ctrl_c_does_not_reach_a_recorder_and_sigterm_stops_it_in_order(
     heard.wait(flushed, 2)
     app.execute("insert into t values (2, 'x')")
     os.kill(pid, signal.SIGTERM)
-    assert wait_for_end(pid)
+    assert await_end(pid, LONG)
     assert StateReport("closed") in heard.reports
 
 
@@ -284,7 +272,7 @@ def test_a_stuck_recorder_is_ended(tmp_path: Path, path: Path) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     made.stop(timeout=0.2)
-    assert wait_for_end(pid)
+    assert await_end(pid, LONG)
     assert await_seen(lambda: not made.alive)
 
 

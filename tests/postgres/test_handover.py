@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +19,11 @@ from tests.support.patience import patience
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, note text)")
     database.execute("create table clients (id bigint primary key, name text)")
     database.execute("insert into orders values (1, 'a'); insert into clients values (1, 'a')")
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+    return recording
 
 
 @pytest.mark.meets("R1", "R13", "H2")

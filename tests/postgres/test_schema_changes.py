@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,17 +25,15 @@ NOTICING = pytest.mark.usefixtures("noticing")
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, note text)")
     database.execute("create table clients (id bigint primary key, name text)")
     database.execute("insert into orders values (1, 'a'); insert into clients values (1, 'a')")
-    recording = Recording(database, tmp_path / "data")
     recording.live("orders", "clients")
     recording.streaming()
     recording.copy("orders")
     recording.copy("clients")
-    yield recording
-    recording.die()
+    return recording
 
 
 def images(shop: Recording) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,13 @@ LARGE = "x" * 5_000
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, n int, body text)")
     database.execute("alter table orders alter body set storage external")
     database.execute(
         "insert into orders select n, 0, n || repeat('x', 5000) from generate_series(1, 20) n"
     )
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+    return recording
 
 
 def changes(shop: Recording) -> list[dict[str, object]]:

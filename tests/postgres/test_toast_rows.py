@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.postgres.recording import Recording
-from tests.postgres.servers import Database
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+def shop(recording: Recording) -> Recording:
+    return recording
 
 
 def images(shop: Recording, table: str) -> list[tuple[Any, dict[str, Any]]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
@@ -19,7 +18,7 @@ import pytest
 import headrace
 from headrace.cli.main import headrace as command_line
 from headrace.errors import all_errors
-from tests.support.patience import patience
+from tests.support.children import python
 from tests.support.sources import ROOT, all_of, modules, name, text
 from tools.obligations import AFTERWARDS, UPHELD, proofs
 from tools.reference import pages
@@ -116,13 +115,7 @@ def test_an_example_runs_in_an_empty_folder(example: Path, tmp_path: Path) -> No
 
 
 def run_python(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(program)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=patience(240),
-    )
+    return python(str(program), cwd=folder, seconds=240)
 
 
 def test_the_first_program_of_a_newcomer_is_on_a_page() -> None:

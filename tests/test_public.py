@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
 import headrace
+from tests.support.children import python
 from tests.support.sources import ROOT, all_of
 
 
@@ -47,13 +46,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'rich', 'click', 'structlog'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT / "src")},
-    )
+    done = python("-c", program, env={"PYTHONPATH": str(ROOT / "src")}, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -20,3 +20,10 @@ def app(path: Path) -> Iterator[sqlite3.Connection]:
     connection.execute("pragma synchronous = off")
     yield connection
     connection.close()
+
+
+@pytest.fixture
+def two_tables(app: sqlite3.Connection) -> None:
+    """The tables `t` and `u`, empty."""
+    app.execute("create table t (id integer primary key, v)")
+    app.execute("create table u (id integer primary key, v)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.capture.messages import Flushed, FlushNow
-from headrace.changelog.reader import LogWriter
+from headrace.storage.files import Files
 from headrace.storage.objects import Objects
 from headrace.storage.simulation import SimulatedBucket
 from tests.capture.test_recorder import World, flushes
@@ -20,15 +20,8 @@ class BucketWorld(World):
         self.bucket = SimulatedBucket()
         super().__init__()
 
-    def open_log(self) -> LogWriter:
-        return LogWriter.open(
-            Objects(self.bucket, "bucket", "shop"),
-            source="test",
-            origin=self.source.origin,
-            writer="w",
-            term=self.origin_term,
-            clock=self.clock,
-        )
+    def files(self) -> Files:
+        return Objects(self.bucket, "bucket", "shop")
 
 
 def flushed_by_an_idle_engine(world: World) -> int:

@@ -51,9 +51,12 @@ class World:
         self.recorder = Recorder(self.source, self.open_log, [TABLE], self.clock)
         return self.recorder
 
+    def files(self) -> Files:
+        return Files(self.disk, "/data")
+
     def open_log(self) -> LogWriter:
         return LogWriter.open(
-            Files(self.disk, "/data"),
+            self.files(),
             source="test",
             origin=self.source.origin,
             writer="w",

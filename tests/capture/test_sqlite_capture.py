@@ -19,11 +19,7 @@ from headrace.testing.contracts import read_all
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
-
-@pytest.fixture(autouse=True)
-def _tables(app: sqlite3.Connection) -> None:
-    app.execute("create table t (id integer primary key, v)")
-    app.execute("create table u (id integer primary key, v)")
+pytestmark = pytest.mark.usefixtures("two_tables")
 
 
 def opened(path: Path, *tables: str, after: object = None, reader: str = "one") -> SQLiteSource:

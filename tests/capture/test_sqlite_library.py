@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,13 +21,10 @@ from headrace.errors import (
     TableRefused,
 )
 from tests.capture.library import Heard, Running, ops, running
+from tests.support.children import python
 from tests.support.patience import patience
 
-
-@pytest.fixture(autouse=True)
-def _tables(app: sqlite3.Connection) -> None:
-    app.execute("create table t (id integer primary key, v)")
-    app.execute("create table u (id integer primary key, v)")
+pytestmark = pytest.mark.usefixtures("two_tables")
 
 
 def ours(app: sqlite3.Connection) -> list[str]:
@@ -426,12 +421,8 @@ def test_the_library_needs_neither_spark_nor_arrow() -> None:
         "import sys; from headrace.capture.sqlite import Capture; "
         "print(sorted({'pyspark', 'pyarrow', 'numpy', 'click', 'ssl'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+    done = python(
+        "-c", program, env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")}, check=True
     )
     assert done.stdout.strip() == "[]"
 

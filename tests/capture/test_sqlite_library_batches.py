@@ -16,11 +16,7 @@ from headrace.errors import SchemaChanged, SourceUnreachable
 from tests.capture.library import Heard, Running, ops, running
 from tests.support.patience import patience
 
-
-@pytest.fixture(autouse=True)
-def _tables(app: sqlite3.Connection) -> None:
-    app.execute("create table t (id integer primary key, v)")
-    app.execute("create table u (id integer primary key, v)")
+pytestmark = pytest.mark.usefixtures("two_tables")
 
 
 # -- batches -------------------------------------------------------------------------------

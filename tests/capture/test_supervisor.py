@@ -1,7 +1,6 @@
 """Recorders as real processes: killed, orphaned, stopped."""
 
 import os
-import select
 import signal
 import sqlite3
 import subprocess
@@ -23,13 +22,14 @@ from headrace.capture.messages import (
     TakeBaseline,
 )
 from headrace.capture.process import RunningRecorder, start_recorder
-from headrace.capture.source import SourceSpec
+from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN
 from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.source import MemorySource
+from tests.rounds.processes import await_end
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
@@ -78,21 +78,33 @@ def heard() -> Heard:
     return Heard()
 
 
+def started(
+    folder: Path,
+    source: Recordable,
+    heard: Heard,
+    how: str = "process",
+    *,
+    spec: SourceSpec | None = None,
+    term: int = 1,
+) -> RunningRecorder:
+    """Start to record the table `t` of a source."""
+    return start_recorder(
+        source,
+        spec or source.spec,
+        ["t"],
+        data=str(folder / "data"),
+        writer="w",
+        term=term,
+        on_report=heard,
+        how=how,
+    )
+
+
 @pytest.fixture(params=[IN_A_PROCESS, "thread"])
 def running(
     request: pytest.FixtureRequest, path: Path, tmp_path: Path, heard: Heard
 ) -> Iterator[RunningRecorder]:
-    source = sqlite(path)
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-        how=request.param,
-    )
+    made = started(tmp_path, sqlite(path), heard, request.param)
     yield made
     made.stop()
     assert not made.alive
@@ -120,18 +132,6 @@ def until(count: int, running: RunningRecorder, heard: Heard, tmp_path: Path) ->
             return
         running.send(FlushNow())
         heard.wait(flushed, known + 1)
-
-
-def wait_for_end(pid: int) -> bool:
-    """Whether the process ends; also one that nobody collects."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], LONG)[0])
-    finally:
-        os.close(handle)
 
 
 def test_changes_and_a_baseline_reach_the_log(
@@ -197,7 +197,7 @@ def test_a_recorder_ends_with_an_engine_that_was_killed(path: Path, tmp_path: Pa
         assert engine.stdout is not None
         recorder = int(engine.stdout.readline())
         engine.kill()
-    assert wait_for_end(recorder)
+    assert await_end(recorder, LONG)
 
 
 @only_process
@@ -213,7 +213,7 @@ def test_ctrl_c_does_not_reach_a_recorder_and_sigterm_stops_it_in_order(
     heard.wait(flushed, 2)
     app.execute("insert into t values (2, 'x')")
     os.kill(pid, signal.SIGTERM)
-    assert wait_for_end(pid)
+    assert await_end(pid, LONG)
     assert StateReport("closed") in heard.reports
 
 
@@ -240,16 +240,7 @@ def test_a_database_of_another_place_is_refused_untouched(
     connection.execute("create table t (id integer primary key, v)")
     source = sqlite(other, name="shop")
     second = Heard()
-    again = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=2,
-        on_report=second,
-        how="thread",
-    )
+    again = started(tmp_path, source, second, "thread", term=2)
     second.wait(lambda report: isinstance(report, Failed))
     again.stop()
     codes = [report.code for report in second.reports if isinstance(report, Failed)]
@@ -263,15 +254,7 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     heard = Heard()
-    made = start_recorder(
-        MemorySource(),
-        SourceSpec("no such kind", "x", {}),
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-    )
+    made = started(tmp_path, MemorySource(), heard, spec=SourceSpec("no such kind", "x", {}))
     heard.wait(lambda report: isinstance(report, Failed) and report.stops)
     made.stop()
     log = tmp_path / "data" / "logs" / "recorder-x.log"
@@ -283,22 +266,13 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
 @pytest.mark.process
 def test_a_stuck_recorder_is_ended(tmp_path: Path, path: Path) -> None:
     heard = Heard()
-    source = sqlite(path)
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-    )
+    made = started(tmp_path, sqlite(path), heard)
     heard.wait(streaming)
     pid = made.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     made.stop(timeout=0.2)
-    assert wait_for_end(pid)
+    assert await_end(pid, LONG)
     assert await_seen(lambda: not made.alive)
 
 
@@ -306,16 +280,7 @@ def test_a_memory_source_is_recorded_on_a_thread(tmp_path: Path) -> None:
     heard = Heard()
     source = MemorySource("mem")
     source.set_schema("t", {"id": "int64"}, key=["id"])
-    made = start_recorder(
-        source,
-        source.spec,
-        ["t"],
-        data=str(tmp_path / "data"),
-        writer="w",
-        term=1,
-        on_report=heard,
-        how="thread",
-    )
+    made = started(tmp_path, source, heard, "thread")
     heard.wait(streaming)
     made.send(FlushNow())
     source.emit_insert("t", {"id": 1}, wait=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
+from headrace.changelog.entries import Flush
+from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
@@ -88,6 +90,10 @@ def commits(*numbers: int) -> Changes:
     return changes([insert(number) for number in numbers])
 
 
+def at(commit: int, ordinal: int = 0, epoch: int = 1) -> Position:
+    return Position(epoch, commit, ordinal)
+
+
 def files_on(disk: Disk | None = None) -> Files:
     return Files(disk or SimulatedDisk(), ROOT)
 
@@ -107,8 +113,33 @@ def begun(files: Files, at: int = 0) -> LogWriter:
     return log
 
 
+def flush(log: LogWriter, *numbers: int, name: str = "orders") -> Flush:
+    """Write an insert for each of these commits, in one flush."""
+    log.append(changes([insert(number) for number in numbers], table(name)))
+    flushed = log.flush()
+    assert flushed is not None
+    return flushed
+
+
+def fill(log: LogWriter, first: int, last: int) -> None:
+    """Write these commits, a flush each."""
+    for number in range(first, last + 1):
+        flush(log, number)
+
+
+def baseline(log: LogWriter, schema: TableSchema = ORDERS) -> int:
+    """Write a baseline of one row at the end of the log; return its number."""
+    writer = log.baseline(schema)
+    writer.write(row_table(schema, {"id": 1, "name": "a"}))
+    return writer.finish(log.end.commit, log.end.commit).baseline
+
+
 def reading(files: Files) -> LogReader:
     return LogReader.open(files, SOURCE)
+
+
+def segments(files: Files) -> list[str]:
+    return files.list(f"log/{SOURCE}/segments")
 
 
 def logged(reader: LogReader, name: str = "orders") -> list[int]:

@@ -13,10 +13,11 @@ from headrace.changelog.reader import LogReader, LogWriter
 from headrace.storage.files import Files
 from tests.changelog.log_making import (
     At,
+    at,
     begun,
     changes,
     commits,
-    files_on,
+    fill,
     insert,
     reading,
     row_table,
@@ -27,15 +28,6 @@ pytestmark = pytest.mark.meets("R23b")
 
 WIDE = table(id="int64", name="text", more="text")
 NARROW = table(id="int64")
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def at(commit: int) -> Position:
-    return Position(1, commit, 0)
 
 
 def turns(log: LogReader, since: int, after: Position) -> list[Turn]:
@@ -101,9 +93,7 @@ def test_of_a_long_backlog_no_more_is_looked_at_than_a_batch_has(
 ) -> None:
     monkeypatch.setattr(history, "_LOOKED_AT", 2)
     writer = begun(files)
-    for number in range(1, 6):
-        writer.append(commits(number))
-        writer.flush()
+    fill(writer, 1, 5)
     writer.append(changes([insert(6)], WIDE))
     writer.flush()
     assert turns(reading(files), 1, ORIGIN) == [

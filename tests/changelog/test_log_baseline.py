@@ -12,7 +12,6 @@ from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
-    SOURCE,
     At,
     begun,
     changes,
@@ -22,17 +21,9 @@ from tests.changelog.log_making import (
     opened,
     reading,
     row_table,
+    segments,
     table,
 )
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def segments(files: Files) -> list[str]:
-    return files.list(f"log/{SOURCE}/segments")
 
 
 @pytest.mark.meets("R43")

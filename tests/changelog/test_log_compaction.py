@@ -25,6 +25,7 @@ from tests.changelog.log_making import (
     commits,
     delete,
     files_on,
+    fill,
     insert,
     opened,
     reading,
@@ -32,17 +33,19 @@ from tests.changelog.log_making import (
     truncate,
     update,
 )
-from tests.changelog.test_log_power_cut import STEPS, counting, cut
-from tests.support.cuts import Step, assert_every_kind, places, steps_of
+from tests.support.cuts import (
+    STEPS,
+    Step,
+    assert_every_kind,
+    counting,
+    cut,
+    places,
+    steps_of,
+)
 from tests.support.tiers import thinned
 
 ITEMS = table("items")
 WIDE = table(id="int64", name="text", more="text")
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
 
 
 @pytest.fixture(autouse=True)
@@ -117,9 +120,7 @@ def test_merged_flushes_hold_the_same_changes_at_the_same_places(files: Files) -
 
 def test_nothing_reaches_over_a_place_where_somebody_may_begin(files: Files) -> None:
     log = begun(files)
-    for number in range(1, 21):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 20)
     fences = [Position(1, 4), Position(1, 11, 2**31 - 1)]
     assert compacted(log, 17, *fences) == 3
     reader = reading(files)
@@ -134,17 +135,11 @@ def test_nothing_reaches_over_a_place_where_somebody_may_begin(files: Files) -> 
 
 def test_gaps_and_owed_baselines_stay_where_they_are(files: Files) -> None:
     log = begun(files)
-    for number in range(1, 5):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 4)
     log.owe("orders", "columns")
-    for number in range(5, 9):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 5, 8)
     gap = log.begin(At(9), "gap", ORIGIN_TEXT)
-    for number in range(10, 14):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 10, 13)
     assert compacted(log, 13) == 3
     reader = reading(files)
     assert reader.gap == gap
@@ -175,9 +170,7 @@ def test_what_was_merged_waits_for_its_like(files: Files) -> None:
 @pytest.mark.meets("P7")
 def test_a_damaged_segment_is_named_and_left_alone(files: Files) -> None:
     log = begun(files)
-    for number in range(1, 9):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 8)
     bad = log.history.tables["orders"].files[3][0]
     path = f"log/{SOURCE}/segments/{bad.name}"
     files.put(path, files.read(path)[:-1] + b"x")

@@ -35,18 +35,20 @@ from tests.changelog.log_making import (
     table,
     truncate,
 )
-from tests.changelog.test_log_power_cut import STEPS, counting, cut
-from tests.support.cuts import Step, assert_every_kind, places, steps_of
+from tests.support.cuts import (
+    STEPS,
+    Step,
+    assert_every_kind,
+    counting,
+    cut,
+    places,
+    steps_of,
+)
 
 TWO = table("pairs", a="int64", b="text", n="int64")
 TWO = TableSchema("pairs", TWO.columns, ("a", "b"))
 WIDE = table(id="int64", name="text", more="text")
 Rows = dict[object, dict[str, object]]
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
 
 
 @pytest.fixture(autouse=True)

@@ -5,35 +5,20 @@ import threading
 import pytest
 
 from headrace.changelog import index
-from headrace.changelog.entries import Flush
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.reader import LogReader, LogWriter
+from headrace.changelog.reader import LogReader
 from headrace.errors import CorruptIndex
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import (
     SOURCE,
     begun,
-    changes,
     files_on,
-    insert,
+    flush,
     opened,
     reading,
-    table,
 )
 from tests.support.patience import patience
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def flush(log: LogWriter, *numbers: int, name: str = "orders") -> Flush:
-    log.append(changes([insert(number) for number in numbers], table(name)))
-    flushed = log.flush()
-    assert flushed is not None
-    return flushed
 
 
 def test_a_refresh_reads_no_further_than_it_is_told(files: Files) -> None:

@@ -21,7 +21,14 @@ from headrace.errors import HeadraceError, LostLog
 from headrace.storage.disk import Buffer
 from headrace.storage.objects import Objects, Unanswered
 from headrace.storage.simulation import SimulatedBucket
-from tests.changelog.log_making import begun, commits, logged, opened, reading
+from tests.changelog.log_making import (
+    begun,
+    commits,
+    fill,
+    logged,
+    opened,
+    reading,
+)
 from tests.changelog.test_log_power_cut import check, record
 from tests.support.patience import patience
 from tests.support.tiers import sweep
@@ -95,9 +102,7 @@ def test_of_two_writers_one_loses_and_nothing_is_there_twice(seed: int) -> None:
 def test_an_index_is_opened_by_reading_many_entries_at_once() -> None:
     files = Objects(SimulatedBucket(), "bucket", "shop")
     log = begun(files)
-    for number in range(1, 60):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 59)
     assert logged(reading(files)) == list(range(1, 60))
 
 
@@ -127,9 +132,7 @@ def test_merging_reads_and_deleting_removes_several_at_once(
     bucket = Meeting()
     files = Objects(bucket, "bucket", "shop")
     log = begun(files)
-    for number in range(1, 9):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 8)
     bucket.meeting = threading.Barrier(2)
     assert Compaction(log).advance(log.end, ()) is not None
     FileDeletion(log).delete(-1)
@@ -142,9 +145,7 @@ def test_in_a_bucket_less_is_deleted_in_one_go(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(retention, "MOST_OBJECTS", 5)
     bucket = SimulatedBucket()
     log = begun(Objects(bucket, "bucket", "shop"))
-    for number in range(1, 20):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 19)
     retention.prune(log, log.end)
     deleting = FileDeletion(log)
     removed, more = [], True
@@ -162,9 +163,7 @@ def test_entries_go_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
     bucket = SimulatedBucket()
     log = begun(Objects(bucket, "bucket", "shop"))
     deleting = FileDeletion(log)
-    for number in range(1, 80):
-        log.append(commits(number))
-        log.flush()
+    fill(log, 1, 79)
     largest, more = 0, True
     while more:
         before = len(bucket.steps)

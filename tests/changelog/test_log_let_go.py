@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.changelog import compaction
-from headrace.changelog import index as index_module
 from headrace.changelog.compaction import CannotFold, Fold, plan_fold
-from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader, LogWriter, overtaken
 from headrace.changelog.retention import FileDeletion, prune
 from headrace.errors import LostLog, PositionExpired, UnknownFormat
@@ -17,10 +15,11 @@ from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
     SOURCE,
+    at,
     begun,
     changes,
     commits,
-    files_on,
+    fill,
     insert,
     logged,
     opened,
@@ -30,26 +29,6 @@ from tests.changelog.log_making import (
 
 HOUR = 3600 * 1_000_000
 INDEX = f"log/{SOURCE}/index"
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "CHECKPOINT_EVERY", 5)
-
-
-def fill(log: LogWriter, first: int, last: int) -> None:
-    for number in range(first, last + 1):
-        log.append(commits(number))
-        log.flush()
-
-
-def at(commit: int) -> Position:
-    return Position(1, commit)
 
 
 # --- baselines -----------------------------------------------------------------------------------

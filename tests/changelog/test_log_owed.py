@@ -12,40 +12,24 @@ from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
     At,
+    baseline,
     begun,
     changes,
-    files_on,
+    flush,
     insert,
     opened,
     reading,
-    row_table,
     table,
 )
 
 MANY = 1_000
 
 
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def copied(log: LogWriter, name: str = "orders") -> int:
-    writer = log.baseline(table(name))
-    writer.write(row_table(ORDERS, {"id": 1, "name": "a"}))
-    return writer.finish(log.end.commit, log.end.commit).baseline
-
-
-def flushed(log: LogWriter, commit: int) -> None:
-    log.append(changes([insert(commit)]))
-    log.flush()
-
-
 @pytest.mark.meets("R23b", "R23c")
 def test_a_table_that_is_owed_a_baseline_has_none_and_others_keep_theirs(files: Files) -> None:
     log = begun(files)
-    copied(log)
-    other = copied(log, "items")
+    baseline(log)
+    other = baseline(log, table("items"))
     owed = log.owe("orders", "partitions")
     reader = reading(files)
     assert reader.usable_baseline("orders") is None
@@ -54,7 +38,7 @@ def test_a_table_that_is_owed_a_baseline_has_none_and_others_keep_theirs(files: 
     found = reader.usable_baseline("items")
     assert found is not None
     assert found.baseline == other
-    number = copied(log)
+    number = baseline(log)
     reader.refresh()
     assert number > owed.baseline
     assert reader.usable_baseline("orders") is not None
@@ -62,13 +46,13 @@ def test_a_table_that_is_owed_a_baseline_has_none_and_others_keep_theirs(files: 
 
 def test_the_position_moves_so_that_who_was_there_is_told_apart(files: Files) -> None:
     log = begun(files)
-    flushed(log, 5)
+    flush(log, 5)
     before = log.end
     source = log.source_position
     owed = log.owe("orders", "left out", missing=True)
     assert before < Position.parse(owed.at) == log.end
     assert log.source_position == source
-    flushed(log, 6)
+    flush(log, 6)
     reader = reading(files)
     batch = reader.next_batch("orders", before, MANY)
     assert batch is not None
@@ -81,7 +65,7 @@ def test_numbers_of_baselines_that_were_given_up_are_not_given_again(files: File
     abandoned = log.baseline(ORDERS)
     owed = log.owe("orders", "columns")
     assert owed.baseline == abandoned.number
-    assert copied(opened(files, term=2)) > owed.baseline
+    assert baseline(opened(files, term=2)) > owed.baseline
 
 
 def test_no_table_is_owed_a_baseline_in_the_middle_of_a_flush(files: Files) -> None:
@@ -103,7 +87,7 @@ def test_a_note_is_kept_over_lives_and_written_once(files: Files) -> None:
     log.note("leaf 2", "orders")
     again = opened(files, term=2)
     assert again.notes == {"": "slot a", "orders": "leaf 2"}
-    flushed(again, 3)
+    flush(again, 3)
     assert reading(files).next_batch("orders", ORIGIN, MANY) is not None
 
 
@@ -118,4 +102,4 @@ def test_a_log_made_anew_gives_no_number_that_somebody_may_remember(files: Files
         baselines=7,
     )
     log.begin(At(2), "start", ORIGIN_TEXT)
-    assert copied(log) == 8
+    assert baseline(log) == 8

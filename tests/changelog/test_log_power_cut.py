@@ -11,7 +11,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,7 +19,6 @@ from random import Random
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.changelog.reader import LogWriter
 from headrace.errors import HeadraceError
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -31,21 +30,27 @@ from headrace.storage.killpoints import (
 )
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
-    ORDERS,
     ORIGIN_TEXT,
     At,
+    baseline,
     commits,
     files_on,
     logged,
     opened,
     reading,
-    row_table,
 )
-from tests.support.cuts import Step, assert_every_kind, places, steps_of
+from tests.support.cuts import (
+    STEPS,
+    Step,
+    assert_every_kind,
+    counting,
+    cut,
+    places,
+    steps_of,
+)
 from tests.support.tiers import thinned
 
 COMMITS = 12
-STEPS = ("write", "sync", "rename", "link", "remove", "sync_folder")
 
 
 def record(files: Files, term: int, promised: list[int]) -> None:
@@ -68,12 +73,6 @@ def record(files: Files, term: int, promised: list[int]) -> None:
         promised.append(flush.span[1].commit)
 
 
-def baseline(log: LogWriter) -> None:
-    writer = log.baseline(ORDERS)
-    writer.write(row_table(ORDERS, {"id": 1, "name": "a"}))
-    writer.finish(log.end.commit, log.end.commit)
-
-
 def check(files: Files, promised: list[int], *, whole: bool) -> None:
     """Check that the log is sound and holds at least what was promised."""
     reader = reading(files)
@@ -86,23 +85,6 @@ def check(files: Files, promised: list[int], *, whole: bool) -> None:
         assert found == expected
         assert reader.end == Position(1, COMMITS)
         assert reader.usable_baseline("orders") is not None
-
-
-def counting(steps: int, then: Callable[[], None]) -> Callable[[str, str], None]:
-    """Return a hook that calls `then` at each writing step after the first `steps`."""
-    left = steps
-
-    def on_step(step: str, _: str) -> None:
-        nonlocal left
-        left -= step in STEPS
-        if left < 0:
-            then()
-
-    return on_step
-
-
-def cut() -> None:
-    raise PowerCut
 
 
 def play_failures(seed: int) -> None:

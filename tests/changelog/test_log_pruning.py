@@ -10,7 +10,7 @@ import pytest
 
 from headrace.changelog import index as index_module
 from headrace.changelog.index import history_of, state_of
-from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.position import ORIGIN
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.changelog.retention import FileDeletion, prune
 from headrace.errors import (
@@ -24,59 +24,28 @@ from headrace.errors import (
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
-    ORDERS,
     ORIGIN_TEXT,
     SOURCE,
     At,
+    at,
+    baseline,
     begun,
     changes,
     commits,
     files_on,
+    flush,
     insert,
     logged,
     reading,
     row_table,
+    segments,
     table,
 )
-from tests.changelog.test_log_power_cut import counting, cut
+from tests.support.clock import Clock
+from tests.support.cuts import counting, cut
 from tests.support.tiers import thinned
 
 ITEMS = table("items")
-
-
-class Clock:
-    """A wall clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def flush(log: LogWriter, *numbers: int) -> None:
-    log.append(commits(*numbers))
-    log.flush()
-
-
-def baseline(log: LogWriter, at: int | None = None, schema: object = ORDERS) -> int:
-    writer = log.baseline(schema)  # type: ignore[arg-type]
-    writer.write(row_table(schema, {"id": 1, "name": "a"}))  # type: ignore[arg-type]
-    at = log.end.commit if at is None else at
-    return writer.finish(at, at).baseline
-
-
-def at(commit: int) -> Position:
-    return Position(1, commit)
-
-
-def segments(files: Files) -> list[str]:
-    return files.list(f"log/{SOURCE}/segments")
 
 
 @pytest.mark.meets("R27")
@@ -271,11 +240,6 @@ def test_a_state_holds_all_that_a_history_does(files: Files, pruned: bool) -> No
         prune(log, at(4))
     head = {"entry": log.last_entry, "writer": "", "term": 0, "epoch": 0}
     assert told(history_of(state_of(log.history, head))) == told(log.history)
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "CHECKPOINT_EVERY", 5)
 
 
 @pytest.mark.usefixtures("few")

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.changelog.entries import Flush, Gap
+from headrace.changelog.entries import Gap
 from headrace.changelog.history import History
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position
-from headrace.changelog.reader import LogWriter, segment_path
+from headrace.changelog.reader import segment_path
 from headrace.errors import CorruptIndex, UnknownTable
 from headrace.storage.files import Files
 from tests.changelog.log_making import (
@@ -18,29 +18,16 @@ from tests.changelog.log_making import (
     begun,
     changes,
     delete,
-    files_on,
+    flush,
     insert,
     logged,
     reading,
     row_table,
-    table,
     truncate,
     update,
 )
 
 MANY = 1_000_000
-
-
-@pytest.fixture
-def files() -> Files:
-    return files_on()
-
-
-def flush(log: LogWriter, *numbers: int, name: str = "orders") -> Flush:
-    log.append(changes([insert(number) for number in numbers], table(name)))
-    flushed = log.flush()
-    assert flushed is not None
-    return flushed
 
 
 def test_an_empty_log_answers_with_nothing(files: Files) -> None:

@@ -38,6 +38,7 @@ from tests.changelog.log_making import (
     logged,
     opened,
     reading,
+    segments,
     table,
     update,
 )
@@ -58,10 +59,6 @@ def flushed(log: LogWriter, found: Changes) -> Flush:
     flush = log.flush()
     assert flush is not None
     return flush
-
-
-def segments(files: Files) -> list[str]:
-    return files.list(f"log/{SOURCE}/segments")
 
 
 def test_a_new_log_stands_before_everything(files: Files) -> None:

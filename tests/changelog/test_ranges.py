@@ -28,6 +28,7 @@ from headrace.storage.files import Files
 from tests.changelog.log_making import (
     ORIGIN_TEXT,
     At,
+    at,
     begun,
     files_on,
     insert,
@@ -38,10 +39,6 @@ from tests.changelog.log_making import changes as made
 from tests.support.tiers import examples
 
 ITEMS = table("items")
-
-
-def at(commit: int, ordinal: int = 0, epoch: int = 1) -> Position:
-    return Position(epoch, commit, ordinal)
 
 
 def when(micros: int) -> datetime:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -34,6 +32,7 @@ from tests.compatibility.shop import (
 )
 from tests.pipeline.lake.jars import need_delta
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
@@ -73,13 +72,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 def asked(shop: Shop, name: str) -> list[dict[str, Any]]:
     """Return what a command of today says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", *QUESTIONS[name], "--json", "--data", str(shop.data)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patience(),
-    )
+    done = python("-m", "headrace", *QUESTIONS[name], "--json", "--data", str(shop.data))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -167,13 +160,8 @@ def test_an_engine_goes_on_where_one_of_before_stopped(shop: Shop) -> None:
 def test_tables_of_delta_go_on_where_an_engine_of_before_left_them(tmp_path: Path) -> None:
     need_delta()
     # In a process of its own: the Spark that tests share was started without Delta.
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.compatibility.follow_lake", str(unpack(tmp_path) / LAKE)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience(500),
-        check=False,
+    done = python(
+        "-m", "tests.compatibility.follow_lake", str(unpack(tmp_path) / LAKE), cwd=ROOT, seconds=500
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     assert done.stdout.splitlines()[-1] == "followed"

@@ -24,7 +24,7 @@ from headrace.config.text import SourceLocation
 from headrace.engine.from_config import EngineConfig, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
 from headrace.pipeline.steps import where
-from tests.support.patience import patience
+from tests.support.children import python
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_target"
@@ -247,14 +247,7 @@ def test_the_example_is_installed_and_run(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(site), str(ROOT / "src"), str(ROOT)]),
     }
     for arguments in (["-m", "headrace", "validate"], ["-c", PROGRAM]):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=work,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=patience(120),
-        )
+        done = python(*arguments, cwd=work, env=environment, seconds=120)
         assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (work / "paid.jsonl").read_text().splitlines()]
     assert [(line["op"], line["row"]["id"]) for line in lines] == [

@@ -1,22 +1,18 @@
-"""An engine at work, for tests that change it; a module of its own fixtures goes before."""
+"""A shop, a market and a world of steps; a module that needs another has a fixture of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from headrace.capture import process, recorder
 from headrace.capture.sqlite import triggers
-from headrace.engine.engine import Engine
-from headrace.pipeline.definition import Pipeline
 from headrace.runtime import model
 from headrace.storage.objects import Objects
-from headrace.targets.memory import IndexedMemory, memory
-from tests.support.arrow_runner import ArrowRunner
-from tests.support.shop import PATIENCE, Shop
+from tests.control.stepping import Stepping
+from tests.support.shop import Market, Shop
 
 
 @pytest.fixture(autouse=True)
@@ -33,24 +29,16 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A shop with two tables that nobody takes yet, and that hold nothing."""
     made = Shop(tmp_path)
-    made.app.execute("create table customers (id integer primary key, name text)")
-    made.app.execute("create table carts (id integer primary key)")
     yield made
     made.close()
 
 
 @pytest.fixture
-def orders() -> IndexedMemory:
-    return memory()
+def market(tmp_path: Path) -> Market:
+    return Market(tmp_path)
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest, shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
-    """An engine whose recorder runs on a thread, unless a test asks for a process."""
-    pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
-    recorder: Literal["process", "thread"] = getattr(request, "param", "thread")
-    with Engine(pipeline, data=shop.data, runner=ArrowRunner(), recorder=recorder) as engine:
-        assert engine.await_ready(PATIENCE)
-        yield engine
+def world() -> Stepping:
+    return Stepping()

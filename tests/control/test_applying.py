@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from headrace.config.hocon import parse
@@ -62,13 +59,6 @@ def test_another_password_is_a_change_and_is_not_shown() -> None:
     plan = planned(before, after)
     assert [(step.kind, step.why) for step in plan.steps] == [("change", ("connection",))]
     assert SECRET not in repr(plan)
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -36,11 +35,6 @@ class Away(ArrowRunner):
             self.tries += 1
             raise JobFailed("No executors")
         return super().rows(pipeline, parts, facts)
-
-
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
 
 
 @pytest.fixture(autouse=True)

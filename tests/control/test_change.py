@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,31 @@ in_a_process = pytest.mark.parametrize(
     "engine", [pytest.param("process", marks=pytest.mark.process)], indirect=True
 )
 """For what is said of the recorder's process; else it is not the point, and takes its time."""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """A shop with two tables that nobody takes yet, and that hold nothing."""
+    made = Shop(tmp_path)
+    made.app.execute("create table customers (id integer primary key, name text)")
+    made.app.execute("create table carts (id integer primary key)")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def orders() -> IndexedMemory:
+    return memory()
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
+    """An engine whose recorder runs on a thread, unless a test asks for a process."""
+    pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
+    recorder: Literal["process", "thread"] = getattr(request, "param", "thread")
+    with Engine(pipeline, data=shop.data, runner=ArrowRunner(), recorder=recorder) as engine:
+        assert engine.await_ready(PATIENCE)
+        yield engine
 
 
 def engine_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,13 +25,6 @@ from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
 from tests.support.shop import PATIENCE, Shop, await_seen, await_that, file_rows_at
 from tests.support.watched_target import WatchedTarget
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def changes_in(shop: Shop) -> list[Position]:

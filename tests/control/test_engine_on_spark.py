@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import pytest
 import headrace as hr
 from headrace.changelog.position import Position
 from headrace.errors import RowFailed
-from tests.support.patience import patience
+from tests.support.children import python
 from tests.support.shop import PATIENCE, Shop, await_seen
 
 if TYPE_CHECKING:
@@ -239,14 +237,7 @@ def test_with_the_jvm_killed_delivery_stops_status_is_red_and_all_heals(tmp_path
 
 def _in_a_process(program: str, folder: Path) -> dict[str, object]:
     """Run a program that needs a JVM of its own; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=patience(300),
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+    done = python("-c", program, str(folder), cwd=Path(__file__).parents[2], seconds=300)
     assert done.returncode == 0, done.stderr[-3_000:]
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found

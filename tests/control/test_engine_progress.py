@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.target import ScriptedTarget
 from tests.support.shop import PATIENCE, Shop, await_that
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def test_only_a_baseline_takes_progress_back(tmp_path: Path) -> None:

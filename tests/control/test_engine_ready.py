@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from headrace.targets.memory import memory
 from headrace.targets.target import Batch
 from headrace.testing.target import ScriptedTarget
 from tests.support.shop import PATIENCE, Shop, await_that
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.meets("R31", "P2")

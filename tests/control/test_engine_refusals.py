@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from headrace.pipeline.steps import drop, equals
 from headrace.targets.memory import memory
 from tests.support.mounting import read_only
 from tests.support.shop import PATIENCE, Shop
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def refused(shop: Shop, *pipelines: Pipeline) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from tests.support.file_target import FileTarget
 from tests.support.mounting import small_disk
 from tests.support.shop import PATIENCE, Shop, await_that, file_rows_at
 from tests.support.watched_target import WatchedTarget
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def source_error(engine: Engine) -> HeadraceError | None:

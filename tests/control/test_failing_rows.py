@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from headrace.pipeline.definition import DeadLetters, Pipeline
@@ -12,11 +10,6 @@ from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
-
-
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
 
 
 def fails(pipeline: Pipeline, row: Row) -> str | None:

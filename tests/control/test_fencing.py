@@ -30,13 +30,6 @@ from tests.support.shop import PATIENCE, Shop, await_seen, await_that
 LOST = LostLog("Another writer took the next number", writer="w", term=1)
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
-
-
 # -- what a recorder tells ----------------------------------------------------------------------
 
 

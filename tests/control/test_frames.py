@@ -85,11 +85,6 @@ def fails(pipeline: Pipeline, row: Row) -> str | None:
     return "X" if row["status"] == "bad" else None
 
 
-@pytest.fixture
-def world() -> Stepping:
-    return Stepping()
-
-
 @pytest.mark.meets("R25", "S3")
 def test_a_baseline_comes_first_and_then_every_change_once(world: Stepping) -> None:
     world.put(1)

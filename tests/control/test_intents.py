@@ -23,11 +23,6 @@ class Forgetful(ProgressStore):
         raise StorageError("Disk is gone")
 
 
-@pytest.fixture
-def world() -> Stepping:
-    return Stepping()
-
-
 def loaded(world: Stepping, target: ScriptedTarget) -> Pipeline:
     """Return a pipeline whose table is live, in an engine that has stopped since."""
     pipeline = Pipeline(world.source, "orders", target)

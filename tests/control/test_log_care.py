@@ -44,11 +44,6 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_FLUSHES", 3)
 
 
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
-
-
 def engine(market: Market, *pipelines: Pipeline, log: LogOptions = NOTHING) -> Engine:
     return Engine(*pipelines, data=market.data, runner=ArrowRunner(), recorder="thread", log=log)
 

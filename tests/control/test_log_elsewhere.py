@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -35,13 +34,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> SimulatedBucket:
     made = SimulatedBucket(Random(7), 0.05)
     monkeypatch.setattr(s3, "s3_bucket", lambda name: made)
     return made
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def engine_of(shop: Shop, target: IndexedMemory, place: str | None = PLACE) -> Engine:

@@ -33,11 +33,6 @@ from tests.support.shop import Market, await_that
 NOTHING = LogOptions(keep=0)
 
 
-@pytest.fixture
-def world() -> Stepping:
-    return Stepping()
-
-
 class Line:
     """Stands for the recording of a source: keeps what is sent to its recorder."""
 

@@ -15,11 +15,6 @@ from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Market, Shop, await_seen, await_that
 
 
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
-
-
 @pytest.mark.meets("R12", "R8")
 def test_a_baseline_alone_is_complete_and_takes_no_changes(market: Market) -> None:
     copy, orders = ScriptedTarget(), memory()

@@ -22,11 +22,6 @@ from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row
 
 
-@pytest.fixture
-def world() -> Stepping:
-    return Stepping()
-
-
 def failing(world: Stepping) -> ArrowRunner:
     """Return a runner that cannot compute rows with the status `bad`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,6 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def market(tmp_path: Path) -> Market:
     return Market(tmp_path, ("orders", "audit_log"))
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def create(market: Market, table: str, rows: int = 10, **columns: str) -> None:

@@ -22,11 +22,6 @@ from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Market, Shop, await_seen, await_that
 
 
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
-
-
 class LongJobs(ArrowRunner):
     """A runner whose jobs, once `slow`, last until somebody cancels them."""
 

@@ -6,19 +6,12 @@ import pytest
 
 from headrace.runtime.info import CopyInfo
 from headrace.runtime.source_run import WINDOW_SECONDS, Progress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

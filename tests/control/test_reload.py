@@ -24,11 +24,6 @@ from tests.support.shop import PATIENCE, Market, await_seen, await_that, file_ro
 from tests.support.tiers import NIGHTLY
 
 
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
-
-
 def baseline_of(engine: Engine, table: str = "orders", pipeline: str = "orders") -> int:
     """Return the number of the baseline that a table's rows began with."""
     tables = engine.pipeline_info(pipeline).tables

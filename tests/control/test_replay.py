@@ -58,11 +58,6 @@ def json_rows(stream: io.BytesIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-@pytest.fixture
-def market(tmp_path: Path) -> Market:
-    return Market(tmp_path)
-
-
 # --- the past, at any position ------------------------------------------------------------------
 
 

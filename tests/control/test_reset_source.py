@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from headrace.errors import NotRunning, SourceRefused
 from headrace.runtime.source_run import RequestedReset
 from headrace.targets.memory import memory
 from tests.support.shop import PATIENCE, Market, Shop, await_that
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    yield made
-    made.close()
 
 
 def capture_of(shop: Shop) -> str:

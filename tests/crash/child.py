@@ -19,7 +19,6 @@ from pathlib import Path
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN, Position
 from headrace.engine.engine import Engine
-from headrace.errors import HeadraceError
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
 from headrace.pipeline.steps import Transform, derive, drop, equals
@@ -30,6 +29,7 @@ from tests.crash.frames import FrameWriter
 from tests.crash.model import BAD_CUSTOMER
 from tests.crash.place import BAD_ROW, PIPELINE
 from tests.crash.queue_target import QueueTarget
+from tests.rounds.child import serve
 from tests.support.arrow_runner import ArrowRunner, Row
 from tests.support.file_target import FileTarget
 from tests.support.patience import patience
@@ -116,6 +116,20 @@ class EngineProcess:
         )
         return f"reloading {table} {number}" if stored else f"error {self.told()}"
 
+    def ready(self) -> str:
+        return "ready" if self.engine.await_ready(READY_SECONDS) else f"error {self.told()}"
+
+    def answer(self, command: str, arguments: Sequence[str]) -> str:
+        match command, *arguments:
+            case ["settle", number]:
+                return self.settle(int(number))
+            case ["reload", table]:
+                return self.reload(table)
+            case ["rows"]:
+                return self.rows()
+            case _:
+                return f"error {command} is no command"
+
     def rows(self) -> str:
         """Return the rows in memory, and what was told of them."""
         effects = [next(self._changes) for _ in range(self._changes.behind)]
@@ -144,11 +158,6 @@ def _good(pipeline: Pipeline, image: Row) -> str | None:
     return None
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("place", type=Path)
@@ -160,26 +169,7 @@ def main() -> int:
     process = EngineProcess(
         given.place, given.target, given.tables, spark=given.spark, fails=given.fails
     )
-    try:
-        with process.engine as engine:
-            say("started")
-            say("ready" if engine.await_ready(READY_SECONDS) else f"error {process.told()}")
-            for line in sys.stdin:
-                command, _, argument = line.strip().partition(" ")
-                match command:
-                    case "settle":
-                        say(process.settle(int(argument)))
-                    case "reload":
-                        say(process.reload(argument))
-                    case "rows":
-                        say(process.rows())
-                    case "stop":
-                        break
-    except HeadraceError as error:
-        say(f"error {error}")
-        return error.exit_code
-    say("stopped")
-    return 0
+    return serve(process, process.ready)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -15,12 +14,16 @@ from pathlib import Path
 from random import Random
 
 from headrace.errors import HeadraceError
-from tests.crash import looking, processes
+from tests.crash import looking
 from tests.crash.again import Again
 from tests.crash.check import wrong
-from tests.crash.engine_line import END_SECONDS, Child, RoundFailed
+from tests.crash.engine_line import Child
 from tests.crash.place import Place
 from tests.crash.plan import RECORDER, Kill, Plan
+from tests.rounds import processes
+from tests.rounds.killing import end_all, nobody_left
+from tests.rounds.killing import kill as kill_process
+from tests.rounds.outcome import RoundFailed, judge
 from tests.support.patience import slowness
 
 STRIKE_SECONDS = 15.0
@@ -93,7 +96,7 @@ class Round:
         if self._child is not None and kill.armed is not None:
             # Only a new process can be armed.
             self._stop()
-        child = self._child = self._child or Child(self._place, self._mark, kill.armed)
+        child = self._child = self._child or Child(self._place, kill.armed)
         if not self._struck(child, kill):
             self.outcome.missed[kill.strike] += 1
             return
@@ -105,11 +108,11 @@ class Round:
         if code != -signal.SIGKILL:
             raise RoundFailed(f"engine ended with {code} instead of being killed")
         self._owed.update(child.owed)
-        self._judge(self._again.killed(kill.strike))
+        judge(self._again.killed(kill.strike))
         if self._dice.random() < 0.5:
             # Now nobody is left who could catch up with what was promised too early.
-            self._nobody_left()
-            self._judge(looking.too_early(self._place))
+            nobody_left(self._mark)
+            judge(looking.too_early(self._place))
         self._place.write(self._dice.randrange(4))
 
     def _struck(self, child: Child, kill: Kill) -> bool:
@@ -135,7 +138,7 @@ class Round:
         found = [child.process.pid]
         if kill.strike == RECORDER:
             found = processes.recorders(self._mark)[:1]
-        return any(_killed(pid) for pid in found)
+        return any(kill_process(pid) for pid in found)
 
     def _disarmed(self) -> bool:
         try:
@@ -149,18 +152,18 @@ class Round:
     def _settle(self) -> None:
         """Let everything come to rest, and look at it."""
         place = self._place
-        child = self._child = self._child or Child(place, self._mark, None)
+        child = self._child = self._child or Child(place, None)
         place.write(self._dice.randrange(6))
         child.await_ready()
         place.write(self._dice.randrange(1, 6))
         child.ask(f"settle {place.captured()}", "settled")
         held = self._held(child)
-        self._judge(held.wrong)
-        self._judge(wrong(looking.look(place, held)))
-        self._judge(self._again.settled())
+        judge(held.wrong)
+        judge(wrong(looking.look(place, held)))
+        judge(self._again.settled())
         self._owed.update(child.owed)
         numbers = looking.baseline_numbers(place)
-        self._judge(
+        judge(
             [
                 f"{table} was to be loaded anew, and is from baseline {numbers[table]}"
                 for table, number in self._owed.items()
@@ -180,44 +183,20 @@ class Round:
             case _:
                 return looking.of_file(folder / "target.db")
 
-    def _judge(self, found: list[str]) -> None:
-        if found:
-            more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-            raise RoundFailed("; ".join(found[:10]) + more)
-
     def _stop(self) -> None:
         if self._child is None:
             return
-        child = self._child
-        child.ask("stop", "stopped")
-        code = child.close()
+        self._child.stop()
         self._child = None
-        if code != 0:
-            raise RoundFailed(f"engine stopped with exit code {code}")
-        self._nobody_left()
-
-    def _nobody_left(self) -> None:
-        if left := processes.gone(self._mark, END_SECONDS):
-            raise RoundFailed(f"processes are left: {left}")
+        nobody_left(self._mark)
 
     def _clean_up(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-        for pid in processes.marked(self._mark):
-            _killed(pid)
+        end_all(self._child, self._mark)
         self._place.close()
         if self.outcome.error is None:
             shutil.rmtree(self._folder)
         else:
             self.outcome.folder = str(self._folder)
-
-
-def _killed(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def play(plan: Plan) -> Outcome:

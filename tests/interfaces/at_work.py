@@ -14,15 +14,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.api.server import ControlServer, serve
+from headrace.cli import main
 from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import Shop
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -69,6 +73,19 @@ def at_work(folder: Path, runner: ArrowRunner | None = None) -> Iterator[AtWork]
 def lines_of(text: str) -> list[dict[str, Any]]:
     """Return JSON lines."""
     return [json.loads(line) for line in text.splitlines()]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code and what it printed."""
+    code = main.exit_code(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Run a command in this process; return what it printed to stdout."""
+    assert main.exit_code(list(arguments)) == code
+    return capsys.readouterr().out
 
 
 def environment(**more: str) -> Mapping[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,6 @@ pipelines.open {
   filters = [{ type = field-equals, field = status, value = open }]
 }
 """
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "headrace.conf").write_text(CONFIGURATION)
-    shop = Shop(tmp_path)
-    yield shop
-    shop.close()
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

@@ -26,7 +26,7 @@ from headrace.errors import (
     UnknownColumn,
     all_errors,
 )
-from tests.support.patience import patience
+from tests.support.children import python
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,13 +43,11 @@ def headrace(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line as a child."""
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
+    return python(
+        "-m",
+        "headrace",
+        *arguments,
         cwd=cwd,
-        timeout=patience(),
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **(env or {})},
     )
 

@@ -22,13 +22,13 @@ from rich.console import Console
 
 from headrace.changelog.values import BeyondDate, BeyondTime, BeyondTimestamp, Interval, OffsetTime
 from headrace.cli import dead_letters as views
-from headrace.cli import main
 from headrace.cli.dead_letters import value_object
 from headrace.deadletters.store import Letters, read_letters
 from headrace.runtime.store import ProgressStore
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.changelog.test_value_table import FITTING, same
+from tests.interfaces.at_work import printed
 from tests.pipeline.letter_making import at, deleted, inserted, letter, moved, order
 from tests.pipeline.making import insert, table, update
 from tests.support.tiers import examples
@@ -58,9 +58,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main.exit_code(["dead-letters", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "dead-letters", *map(str, arguments))
 
 
 # --- list --------------------------------------------------------------------------------------

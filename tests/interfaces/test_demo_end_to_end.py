@@ -20,6 +20,7 @@ import pytest
 from headrace.cli.demo.goods import BARCODE
 from tests.interfaces.terminal import Terminal
 from tests.support import mounting
+from tests.support.children import python
 from tests.support.patience import patience
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * patience(240))]
@@ -33,15 +34,7 @@ def environment() -> Mapping[str, str]:
 
 
 def demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", "demo", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        timeout=patience(SECONDS),
-        env=environment(),
-    )
+    return python("-m", "headrace", "demo", *arguments, cwd=cwd, env=environment(), seconds=SECONDS)
 
 
 def processes_in(folder: Path) -> list[str]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +17,6 @@ pytestmark = [
     pytest.mark.ci,
     pytest.mark.timeout(2 * patience(240)),
 ]
-
-
-@pytest.fixture(scope="module")
-def open_folder() -> Iterator[Path]:
-    """A folder everybody may look into, as a server that does not run as us must."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -43,15 +41,6 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(2 * patience(120))]
 @pytest.fixture(autouse=True)
 def _findable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATHS)
-
-
-@pytest.fixture(scope="module")
-def open_folder() -> Iterator[Path]:
-    """A folder everybody may look into, as a server that does not run as us must."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,11 +17,12 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import ChangeSlice, changes, span
 from headrace.cli import log as log_views
-from headrace.cli import main
 from headrace.cli.common import parse_moment, parse_seconds
 from headrace.engine.engine import Engine
 from headrace.errors import PositionExpired
 from headrace.targets.memory import memory
+from tests.interfaces.at_work import printed
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -61,9 +61,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main.exit_code(["log", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "log", *map(str, arguments))
 
 
 def lines(
@@ -414,12 +412,8 @@ def test_it_runs_beside_an_engine_without_spark_and_changes_nothing(tmp_path: Pa
             " code = main.exit_code(['log', 'read', 'shop', 'orders', '--json',"
             f" '--data', {str(shop.data)!r}]); assert 'pyspark' not in sys.modules; sys.exit(code)"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        done = python(
+            "-c", program, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True
         )
         assert len(done.stdout.splitlines()) == 10
         assert sorted(str(path) for path in (shop.data / "log").rglob("*")) == before

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,21 +23,9 @@ from headrace.cli import main
 from headrace.cli.query import change_line, row_table
 from headrace.errors import BadRequest, UnknownIndex
 from headrace.targets.memory import memory
-from tests.interfaces.at_work import AtWork, at_work, environment, lines_of
+from tests.interfaces.at_work import AtWork, environment, lines_of, told
 from tests.support.patience import patience
 from tests.support.shop import Shop
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AtWork]:
-    monkeypatch.chdir(tmp_path)
-    with at_work(tmp_path) as found:
-        yield found
-
-
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main.exit_code(list(arguments)) == code
-    return capsys.readouterr().out
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,9 @@ import pytest
 from headrace.cli import main, replay
 from headrace.pipeline.batch import Runner
 from headrace.targets.memory import memory
+from tests.interfaces.at_work import printed
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -58,9 +58,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 
 def ran(capsys: pytest.CaptureFixture[str], shop: Shop, *arguments: str) -> tuple[int, str, str]:
     config = str(shop.path.parent / "headrace.conf")
-    code = main.exit_code(["replay", "--config", config, *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "replay", "--config", config, *arguments)
 
 
 def test_into_memory_it_says_what_would_be_there(
@@ -206,12 +204,7 @@ def test_rows_that_were_left_out_end_it_with_exit_code_1(
 
 def on_spark(config: Path, *arguments: str) -> tuple[int, str]:
     """Replay in a process of its own: in this one another Spark may run."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "replay", "orders", "--config", config, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "headrace", "replay", "orders", "--config", config, *arguments, seconds=300)
     return done.returncode, done.stdout
 
 

@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,6 @@ from tests.support.shop import Shop, await_seen
 __all__ = ["inside"]
 
 RUN = ["-m", "tests.interfaces.at_work", "run"]
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "headrace.conf").write_text(CONFIGURATION)
-    shop = Shop(tmp_path)
-    yield shop
-    shop.close()
 
 
 def test_the_next_run_goes_on_where_this_one_stopped(

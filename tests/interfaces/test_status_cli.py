@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +27,11 @@ from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
-from tests.interfaces.at_work import AtWork, at_work, lines_of
+from tests.interfaces.at_work import AtWork, at_work, lines_of, told
 from tests.interfaces.terminal import Terminal
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import await_seen, await_that
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AtWork]:
-    monkeypatch.chdir(tmp_path)
-    with at_work(tmp_path) as found:
-        yield found
-
-
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    """Run a command in this process; return what it printed to stdout."""
-    assert main.exit_code(list(arguments)) == code
-    return capsys.readouterr().out
-
 
 VERBS: list[list[str]] = [
     ["status"],

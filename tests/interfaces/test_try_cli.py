@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +13,13 @@ from rich.console import Console
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.cli import main, try_
+from headrace.cli import try_
 from headrace.cli.try_ import title, view
 from headrace.engine.preview import PreviewRow, TriedTable
 from headrace.pipeline.batch import Runner
+from tests.interfaces.at_work import printed
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.children import python
 
 CONF = """
 sources.shop { type = sqlite, path = shop.db }
@@ -89,9 +89,7 @@ def confs(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main.exit_code(["try", *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return printed(capsys, "try", *arguments)
 
 
 def test_rows_are_shown_with_what_became_of_them(
@@ -267,12 +265,7 @@ def test_real_rows_go_through_sparks_expressions_and_nothing_is_left(
     app.close()
     before = contents(folder)
     # A process of its own: in this one another Spark may run, which has other settings.
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "try", "orders", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "headrace", "try", "orders", "--json", seconds=300)
     assert (done.returncode, done.stderr) == (1, "")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(each["outcome"], each["failed"]) for each in found] == [

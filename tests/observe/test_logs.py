@@ -18,6 +18,7 @@ import structlog
 from headrace.changelog.position import Position
 from headrace.errors import BadPosition, StorageError
 from headrace.observe import logs
+from tests.support.children import python
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -154,13 +155,7 @@ class Bad:
 del_me = Bad(); del del_me
 t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT / "src")},
-    )
+    done = python("-c", program, env={"PYTHONPATH": str(ROOT / "src")}, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     text = (tmp_path / logs.FILE).read_text()
     for said in ("gateway is gone", "a warning", "in a finalizer", "ZeroDivisionError"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from headrace import extras
 from headrace.cli import main
 from headrace.errors import NotInstalled
 from headrace.spark_session.session import start_session
+from tests.support.children import python
 from tests.support.sources import SRC
 
 CONFIGURATION = """
@@ -132,11 +131,7 @@ import headrace.cli.sqlite, headrace.cli.log_read, headrace.engine.preview, head
 
 @pytest.mark.process
 def test_every_public_name_can_be_imported_without_any_extra() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT + EVERY_NAME],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SRC.parent)},
+    done = python(
+        "-c", WITHOUT + EVERY_NAME, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SRC.parent)}
     )
     assert done.returncode == 0, done.stderr

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
-
-import pyarrow as pa
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Change, Op, as_segment
@@ -22,7 +20,6 @@ from headrace.pipeline.result import POSITIONS, JobResult
 
 TRAITS = SourceTraits("test")
 REPLACING = SourceTraits("sqlite", inserts_replace=True)
-MOMENT = datetime(2026, 11, 15, 6, 26, tzinfo=UTC)
 Row = dict[str, Any]
 
 
@@ -41,6 +38,10 @@ def table(
 
 
 ORDERS = table(("id", "int64"), ("status", "text"), ("qty", "int32"), ("price", "decimal(12,2)"))
+
+
+def order(id: int, qty: Any = 2, status: Any = "paid", **given: Any) -> Row:
+    return {"id": id, "status": status, "qty": qty, "price": Decimal("1.50")} | given
 
 
 def insert(commit: int, after: Row, ordinal: int = 0) -> Change:
@@ -115,7 +116,3 @@ def row_tuples(result: JobResult, *names: str) -> list[tuple[Any, ...]]:
     columns = [rows.column(0).to_pylist(), rows.column(1).to_pylist()]
     columns += [rows.column(at).to_pylist() for at in indexes]
     return list(zip((Op(op).name.lower() for op in columns[0]), *columns[1:], strict=True))
-
-
-def with_columns(rows: pa.Table) -> list[Row]:
-    return cast(list[Row], rows.to_pylist())

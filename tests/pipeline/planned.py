@@ -14,15 +14,24 @@ from headrace.changelog.change import Change, Op
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import segment_bytes
 from headrace.changelog.writer import as_baseline
+from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.result import JobResult, arranged
-from tests.pipeline.making import TRAITS, batch, pipeline, row_tuples
+from headrace.pipeline.runner import SparkPipeline, SparkRunner
+from tests.pipeline.making import ORDERS, TRAITS, batch, pipeline, row_tuples
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.spark_session.session import Spark
+
+
+def ready(spark: Spark, what: Pipeline) -> SparkPipeline:
+    """Return a pipeline of orders that is prepared on Spark, its output known."""
+    prepared = SparkRunner(spark).prepare(what, TRAITS)
+    prepared.output(ORDERS)
+    return prepared
 
 
 class Planned:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -18,6 +16,7 @@ import pytest
 
 from headrace.errors import BadFunction, code_in
 from headrace.pipeline.plan.executor_calls import BadResult, caller, imported
+from tests.support.children import python
 
 TOTAL = (("total", pa.float64()),)
 
@@ -294,12 +293,7 @@ call = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 print(call(pa.array([{"qty": 1}, None])).to_pylist())
 assert not any(name.split(".")[0] == "headrace" for name in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "sent")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", program, str(tmp_path / "sent"), seconds=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == (
         "[{'c0': 1.5, 'pass': True, 'error': None}, {'c0': None, 'pass': None, 'error': None}]"

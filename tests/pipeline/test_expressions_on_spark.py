@@ -14,6 +14,7 @@ from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, row_tuples, run
+from tests.pipeline.planned import ready
 
 if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
@@ -190,9 +191,8 @@ def test_a_filter_that_fails_fails_the_row(spark: Spark, tmp_path: Path) -> None
 def test_a_missing_or_damaged_segment_is_never_blamed_on_a_row(
     spark: Spark, tmp_path: Path
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline()
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline()
+    prepared = ready(spark, what)
     parts, facts = batch(tmp_path, ORDERS, [insert(1, {"id": 1})])
     missing = SegmentGroup(ORDERS, (str(tmp_path / "missing.parquet"),))
     with pytest.raises(JobFailed) as caught:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +26,14 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     row_tuples,
     table,
     update,
     written,
 )
+from tests.pipeline.planned import ready
 from tests.support.shop import await_seen
 from tests.support.tiers import NIGHTLY
 
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MANY = 10_000 if NIGHTLY else 1_000
-PRICE = Decimal("1.50")
-
-
-def order(id: int, qty: object = 2, status: str = "paid") -> dict[str, Any]:
-    return {"id": id, "status": status, "qty": qty, "price": PRICE}
 
 
 def inserts(count: int, bad: set[int], start: int = 1) -> list[Change]:
@@ -139,9 +135,7 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
 @pytest.mark.meets("S2")
 def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, way: str) -> None:
     what = pipeline(filters=[where("100 / qty > 1")])
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     changes = [update(at, order(at, 0 if at == 40 else 2), order(at, 4)) for at in range(1, 101)]
     changes.append(delete(101, order(7, 0)))
     parts, facts = batch(tmp_path, ORDERS, changes)
@@ -156,9 +150,7 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
     what = pipeline(
         transforms=[derive(x="100 / qty", y="cast(status as int)", z="qty * 2000000000")]
     )
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     rows = [order(1, 1, "5"), order(2, 0, "5"), order(3, 1, "secret"), order(4, 2, "5")]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
     result = prepared.rows(parts, facts)
@@ -225,10 +217,8 @@ def test_one_row_too_many_stops_the_pipeline(spark: Spark, tmp_path: Path, jobs:
 def test_a_pipeline_that_is_to_stop_tells_the_row_it_stopped_at(
     spark: Spark, tmp_path: Path
 ) -> None:
-    runner = SparkRunner(spark)
     what = pipeline(transforms=[derive(x="100 / qty")], on_error="stop")
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     parts, facts = batch(tmp_path, ORDERS, inserts(50, {30}))
     with pytest.raises(RowFailed) as caught:
         prepared.rows(parts, facts)
@@ -243,9 +233,8 @@ def test_a_pipeline_that_is_to_stop_tells_the_row_it_stopped_at(
 def test_a_value_outside_its_type_is_a_failure_without_a_job(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline(filters=[where("qty > 0")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline(filters=[where("qty > 0")])
+    prepared = ready(spark, what)
     changes = [
         insert(1, order(1)),
         insert(2, order(2, "many"), 3),
@@ -272,9 +261,8 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
 def test_changes_that_are_set_aside_are_not_computed(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline(transforms=[derive(x="100 / qty")])
+    prepared = ready(spark, what)
     log = tmp_path / "log"
     log.mkdir()
     parts, facts = batch(log, ORDERS, inserts(10, {4}), inserts(10, set(), 11))
@@ -296,9 +284,7 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
     what = pipeline(
         transforms=[function(inverse, columns={"x": "double"}), derive(y="100 / (qty - 5)")]
     )
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     parts, facts = batch(tmp_path, ORDERS, inserts(20, {3, 9}), inserts(5, set(), 21))
     result = prepared.rows(parts, facts)
     assert [(each.place, each.code) for each in result.failures] == [
@@ -397,9 +383,8 @@ def test_failing_rows_of_two_schema_versions_are_found_in_both(
 def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline(transforms=[derive(x="100 / qty")])
+    prepared = ready(spark, what)
     parts, facts = batch(tmp_path, ORDERS, inserts(5, set()), inserts(5, {8}, 6))
     Path(parts[0].paths[0]).unlink()
     with pytest.raises(JobFailed) as caught:
@@ -413,9 +398,8 @@ def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
 
 
 def test_what_a_pipeline_did_last_can_be_explained(spark: Spark, tmp_path: Path) -> None:
-    runner, what = SparkRunner(spark), pipeline(name="explained", filters=[where("qty > 0")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline(name="explained", filters=[where("qty > 0")])
+    prepared = ready(spark, what)
     assert "No batch has been computed yet" in str(prepared.explain())
     parts, facts = batch(tmp_path, ORDERS, inserts(10, {3}))
     prepared.rows(parts, facts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,13 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     table,
     truncate,
     update,
 )
+from tests.pipeline.planned import ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 ABOUT = FrameBatch("orders/1", "orders", "orders", Position(1, 1), Position(1, 99))
-
-
-def order(id: int, qty: int = 2, status: str = "paid") -> dict[str, Any]:
-    return {"id": id, "status": status, "qty": qty, "price": Decimal("1.50")}
 
 
 def alone(failures: Sequence[Failure]) -> frozenset[RowReference]:
@@ -196,10 +193,8 @@ def test_a_baseline_comes_in_pieces_as_inserts_without_positions(
     spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 20)
-    runner = SparkRunner(spark)
     what = pipeline(filters=[where("qty > -1")], transforms=[derive(x="100 / qty")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     segments = [
         [insert(0, order(s * 10 + at, 0 if (s, at) == (2, 3) else 2)) for at in range(10)]
         for s in range(3)
@@ -235,10 +230,8 @@ def test_a_baseline_without_rows_is_one_piece_with_all_columns(
         "function": function(inverse, columns={"x": "double"}),
         "frame": frame(lambda df: df.withColumn("x", 100 / df.qty)),
     }
-    runner = SparkRunner(spark)
     what = pipeline(filters=[where("qty > -1")], transforms=[made[step]])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     pieces: list[int] = []
     schemas = []
 
@@ -268,9 +261,8 @@ def bad_batch(folder: Path) -> tuple[Any, BatchFacts]:
 def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_it(
     spark: Spark, tmp_path: Path, written: bool
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline(transforms=[derive(x="100 / qty")])
+    prepared = ready(spark, what)
     log = tmp_path / "log"
     log.mkdir()
     parts, facts = bad_batch(log)
@@ -305,9 +297,8 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
 def test_a_function_whose_own_expressions_fail_is_to_blame_and_no_row(
     spark: Spark, tmp_path: Path
 ) -> None:
-    runner, what = SparkRunner(spark), pipeline()
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline()
+    prepared = ready(spark, what)
     parts, facts = bad_batch(tmp_path)
 
     def divides(frame: DataFrame, about: FrameBatch) -> None:
@@ -337,10 +328,8 @@ def inverse(row: dict[str, Any]) -> dict[str, Any]:
 def test_rows_that_a_python_function_refuses_are_left_out_from_the_first_call(
     spark: Spark, tmp_path: Path
 ) -> None:
-    runner = SparkRunner(spark)
     what = pipeline(transforms=[function(inverse, columns={"x": "double"})])
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     parts, facts = bad_batch(tmp_path)
     taken = Taken()
     [failure] = prepared.give(parts, facts, alone, taken)
@@ -380,9 +369,8 @@ def test_a_function_of_frames_that_loses_rows_is_found_before_the_target_is_call
 @pytest.mark.spark
 @pytest.mark.meets("S2")
 def test_sparks_own_trouble_in_a_function_is_the_jobs(spark: Spark, tmp_path: Path) -> None:
-    runner, what = SparkRunner(spark), pipeline()
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    what = pipeline()
+    prepared = ready(spark, what)
     parts, facts = bad_batch(tmp_path)
 
     def fn(frame: DataFrame, about: FrameBatch) -> None:
@@ -399,10 +387,8 @@ def test_sparks_own_trouble_in_a_function_is_the_jobs(spark: Spark, tmp_path: Pa
 def test_a_pipeline_that_is_to_stop_stops_before_the_function_is_called_again(
     spark: Spark, tmp_path: Path
 ) -> None:
-    runner = SparkRunner(spark)
     what = pipeline(transforms=[derive(x="100 / qty")], on_error="stop")
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     parts, facts = bad_batch(tmp_path)
     taken = Taken()
     with pytest.raises(RowFailed) as caught:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     row_tuples,
     run,
@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
-
-
-def order(id: int, **given: Any) -> dict[str, Any]:
-    return {"id": id, "status": "paid", "qty": 2, "price": Decimal("1.50")} | given
 
 
 def names(spark: Spark) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
@@ -14,7 +14,7 @@ from headrace.errors import AlreadyStored, StorageError
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.pipeline.letter_making import at, files_on, inserted, opened
-from tests.support.cuts import assert_every_kind, steps_of
+from tests.support.cuts import assert_every_kind, counting, cut, steps_of
 from tests.support.tiers import thinned
 
 STEPS = ("write", "sync", "rename", "link", "remove", "sync_folder", "make_folder")
@@ -44,23 +44,6 @@ def check(files: Files, promised: list[str]) -> None:
     assert opened(files).all(superseded=True) == everything
 
 
-def counting(steps: int, then: Callable[[], None]) -> Callable[[str, str], None]:
-    """Return a hook that calls `then` at each writing step after the first `steps`."""
-    left = steps
-
-    def on_step(step: str, _: str) -> None:
-        nonlocal left
-        left -= step in STEPS
-        if left < 0:
-            then()
-
-    return on_step
-
-
-def cut() -> None:
-    raise PowerCut
-
-
 def places() -> Sequence[int]:
     """Return the steps at which the story is interrupted: a different one in each dead letter."""
     steps = steps_of(lambda disk: write(opened(files_on(disk)), []), STEPS)
@@ -88,7 +71,7 @@ def test_no_power_cut_or_kill_at_any_step_loses_a_letter_or_leaves_one_unreadabl
     for step in places():
         for seed in range(6):
             dice = Random(seed)
-            disk = SimulatedDisk(counting(step, cut))
+            disk = SimulatedDisk(counting(step, cut, STEPS))
             files = files_on(disk)
             promised: list[str] = []
             with pytest.raises(PowerCut):
@@ -155,7 +138,7 @@ def test_a_takeover_at_any_step_leaves_one_history() -> None:
             disk.on_step = None
             write(opened(files), [])
 
-        disk.on_step = counting(step, take_over)
+        disk.on_step = counting(step, take_over, STEPS)
         with suppress(AlreadyStored, StorageError):
             write(opened(files), promised)
         disk.on_step = None

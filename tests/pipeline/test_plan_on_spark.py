@@ -24,21 +24,19 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     row_tuples,
     run,
     table,
     update,
 )
+from tests.pipeline.planned import ready
 
 if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
-
-
-def order(id: int, **given: Any) -> dict[str, Any]:
-    return {"id": id, "status": "paid", "qty": 2, "price": Decimal("1.50")} | given
 
 
 @pytest.mark.meets("S1")
@@ -49,9 +47,7 @@ def test_segments_of_very_different_sizes_come_back_in_order(spark: Spark, tmp_p
         commit += size
     parts, facts = batch(tmp_path, ORDERS, *segments)
     what = pipeline()
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     # As they arrive: from more than one partition, and not in order, or this proves nothing.
     arrived = (
         spark.bulk.read.schema("_commit bigint")
@@ -79,9 +75,7 @@ def test_parts_of_two_schema_versions_come_as_one_in_position_order(
     new, second = batch(tmp_path, wider, [insert(2, order(2, note="n")), delete(3, order(1))])
     facts = BatchFacts(first.first, first.last, first.rows + second.rows, deletes=second.deletes)
     what = pipeline()
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     result = prepared.rows([*old, *new], facts)
     assert result.rows.schema.names[4:] == list(wider.names)
     assert row_tuples(result, "id", "note") == [
@@ -327,9 +321,7 @@ def test_a_baseline_gives_the_rows_that_pass_without_positions(
 
 def test_a_large_and_a_small_batch_give_the_same_rows(spark: Spark, tmp_path: Path) -> None:
     what = pipeline(filters=[where("qty < 5")], transforms=[derive(x="qty * price")])
-    runner = SparkRunner(spark)
-    prepared = runner.prepare(what, TRAITS)
-    prepared.output(ORDERS)
+    prepared = ready(spark, what)
     changes = [update(at, order(at, qty=at % 9), order(at, qty=at % 7)) for at in range(1, 200)]
     parts, facts = batch(tmp_path, ORDERS, changes)
     assert spark.fit_for(facts.rows) is spark.small

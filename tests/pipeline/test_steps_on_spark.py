@@ -20,6 +20,7 @@ from tests.pipeline.making import (
     batch,
     delete,
     insert,
+    order,
     pipeline,
     table,
     truncate,
@@ -38,10 +39,6 @@ LOOSE = table(("id", "int64"), ("v", "variant"))
 
 def person(id: int, name: str | None) -> dict[str, Any]:
     return {"id": id, "name": name}
-
-
-def order(id: int, **given: Any) -> dict[str, Any]:
-    return {"id": id, "status": "paid", "qty": 2, "price": Decimal("1.50")} | given
 
 
 def micros(at: datetime) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from headrace.capture.postgres.stream import stream
 from headrace.embedded.postgres import PostgresServer
+from tests.postgres.recording import Recording
 from tests.postgres.servers import Database, fresh_database, make_server
 
 SERVERS = {"server", "database", "own_server"}
@@ -58,3 +60,11 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """
     with make_server(getattr(request, "param", None)) as running:
         yield running
+
+
+@pytest.fixture
+def recording(database: Database, tmp_path: Path) -> Iterator[Recording]:
+    """Recorders of the database; the last one ends with the test."""
+    made = Recording(database, tmp_path / "data")
+    yield made
+    made.die()

@@ -160,3 +160,15 @@ WIRE = Wire()
 def received(messages: Iterable[bytes]) -> Received:
     """Return messages as they lie in a buffer of the usual kind."""
     return WIRE.received(messages)
+
+
+def plainly(buffer: bytes | bytearray, fill: int) -> tuple[list[int], int]:
+    """Where messages begin, found as the protocol describes it."""
+    heads, at = [], 0
+    while at + 5 <= fill:
+        end = at + 1 + int.from_bytes(buffer[at + 1 : at + 5])
+        if end > fill:
+            break
+        heads.append(at)
+        at = end
+    return heads, at

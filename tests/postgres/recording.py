@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.process import log_opener
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import build
+from headrace.changelog.position import ORIGIN
 from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -82,6 +84,21 @@ class Recording:
     def streaming(self) -> None:
         self.until(lambda: self.recorder._connected)
         self.until(lambda: not self.source.news())
+
+    def follow(self, *tables: str, **options: object) -> None:
+        """Begin a new life, and copy the tables that were not copied yet."""
+        self.live(*tables, **options)
+        self.streaming()
+        for table in tables:
+            if self.baseline(table) is None:
+                self.copy(table)
+
+    def changes(self, table: str) -> list[dict[str, Any]]:
+        """Return the changes of a table, in their order, as the segments have them."""
+        log = self.log
+        batch = log.next_batch(table, ORIGIN, 1_000_000)
+        found = [row for file in batch.files for row in log.rows(file).to_pylist()] if batch else []
+        return sorted(found, key=lambda row: (row["_commit"], row["_ordinal"]))
 
     @property
     def log(self) -> LogReader:

@@ -18,6 +18,7 @@ from headrace.capture.postgres.copy.reader import SIGNATURE, TRAILER, CopySocket
 from headrace.capture.postgres.stream.wire import StreamEnded
 from headrace.errors import BadMessage
 from tests.postgres.copies import copied, copy_of
+from tests.postgres.messages import plainly
 from tests.postgres.servers import Database
 from tests.postgres.test_stream_direct import NOTICE, REFUSED, Idle, message
 from tests.support.tiers import examples
@@ -93,18 +94,6 @@ def answer(sent: Sequence[bytes]) -> bytes:
     first, *others = [*sent, TRAILER]
     messages = [HEADER + first, *others]
     return BEGUN + b"".join(message(b"d", each) for each in messages) + ENDED
-
-
-def plainly(buffer: bytes, fill: int) -> tuple[list[int], int]:
-    """Where messages begin, found as the protocol describes it."""
-    heads, at = [], 0
-    while at + 5 <= fill:
-        end = at + 1 + int.from_bytes(buffer[at + 1 : at + 5])
-        if end > fill:
-            break
-        heads.append(at)
-        at = end
-    return heads, at
 
 
 @examples(200)

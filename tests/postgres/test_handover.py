@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +19,11 @@ from tests.support.patience import patience
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, note text)")
     database.execute("create table clients (id bigint primary key, name text)")
     database.execute("insert into orders values (1, 'a'); insert into clients values (1, 'a')")
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
-
-
-def followed(shop: Recording, *tables: str, **options: object) -> None:
-    shop.live(*tables, **options)
-    shop.streaming()
-    for table in tables:
-        if shop.baseline(table) is None:
-            shop.copy(table)
+    return recording
 
 
 @pytest.mark.meets("R1", "R13", "H2")
@@ -97,9 +85,7 @@ def test_who_wrote_a_table_before_it_was_published_is_waited_for_while_changes_g
 
 @pytest.mark.meets("R2", "R35")
 def test_a_publication_that_was_away_is_a_gap_and_reading_goes_on(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.live("orders")
     shop.database.execute(f"drop publication {shop.source.options.publication}")
     shop.database.execute("insert into orders values (2, 'unsent')")
@@ -128,9 +114,7 @@ def test_what_the_stream_does_not_tell_of_is_noticed(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.database.execute(f"alter publication {shop.source.options.publication} drop table orders")
     shop.until(lambda: shop.baseline("orders") is None)
     shop.streaming()
@@ -216,7 +200,7 @@ def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
 def test_a_default_that_was_computed_and_taken_back_at_once_is_noticed(shop: Recording) -> None:
     run = shop.database.execute
     run("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     shop.die()
     run("alter table t add column c uuid default gen_random_uuid()")
     run("alter table t alter c drop default")
@@ -231,7 +215,7 @@ def test_what_older_rows_have_is_remembered_though_the_table_is_written_anew(
 ) -> None:
     run = shop.database.execute
     run("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     run("alter table t add column c int default 5")
     run("insert into t values (2)")
     shop.until(lambda: shop.log.counts().rows == 1)
@@ -248,7 +232,7 @@ def test_a_table_that_was_out_of_somebodys_publication_is_copied_again(shop: Rec
     run("create table t (id bigint primary key); insert into t values (1)")
     run("create publication theirs for table t with (publish_via_partition_root = true)")
     theirs: dict[str, object] = {"publication": "theirs", "create_publication": False}
-    followed(shop, "t", **theirs)
+    shop.follow("t", **theirs)
     shop.die()
     run("alter publication theirs drop table t")
     run("insert into t values (2)")
@@ -284,7 +268,7 @@ def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.database.execute("create table t (id bigint primary key); insert into t values (1)")
-    followed(shop, "t")
+    shop.follow("t")
     shop.die()
     written = slot.written
 

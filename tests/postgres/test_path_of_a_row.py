@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -32,12 +31,10 @@ STORE = {"capture/postgres/toast/unchanged_values.py", "capture/postgres/toast/s
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table numbers (id bigint primary key, n bigint)")
     database.execute("create table texts (id bigint primary key, body text)")
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+    return recording
 
 
 def passed(shop: Recording, statement: str) -> set[str]:

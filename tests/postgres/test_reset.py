@@ -16,57 +16,27 @@ from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.source import reader_of
 from headrace.changelog.reader import LogReader
 from headrace.embedded.postgres import PostgresServer
-from headrace.engine.engine import Engine
 from headrace.errors import OtherDatabase, SlotRefused
-from headrace.pipeline.definition import Pipeline
 from headrace.storage import killpoints
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.targets.memory import IndexedMemory, memory
+from tests.postgres.followed import FollowedOrders
 from tests.postgres.servers import Database, fresh_database, wait_until
-from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 
 PATIENCE = patience()
 
 
-class Followed:
-    """A table of orders, and engines that follow it into memory."""
-
-    def __init__(self, database: Database, data: Path) -> None:
-        self.database = database
-        self.data = data
-        self.orders: IndexedMemory = memory()
-        database.execute("create table orders (id bigint primary key, note text)")
-        database.execute("insert into orders select n, 'x' from generate_series(1, 30) n")
-
-    def engine(self, how: str = "thread", **options: object) -> Engine:
-        self.orders = memory()
-        source = postgres(self.database.dsn, name="shop", **options)  # type: ignore[arg-type]
-        return Engine(
-            Pipeline(source, "orders", self.orders, name="orders"),
-            data=self.data,
-            runner=ArrowRunner(),
-            recorder=how,  # type: ignore[arg-type]
-        )
+class Followed(FollowedOrders):
+    """Orders that are followed, and what is left of them on the server and in the log."""
 
     def reader(self) -> PostgresSource:
         """Return the source as the engine's recorder has it."""
         spec = postgres(self.database.dsn, name="shop").spec
         return PostgresSource(spec, reader_of("shop", self.data))
 
-    def equal(self) -> bool:
-        truth = dict(self.database.rows("select id, note from orders"))
-        return {row["id"]: row["note"] for row in self.orders.all()} == truth
-
     def await_equal(self) -> None:
         wait_until(self.equal, PATIENCE, what="the target to equal the source")
-
-    def slots(self) -> list[str]:
-        found = self.database.rows(
-            "select slot_name::text from pg_replication_slots where database = current_database()"
-        )
-        return [name for (name,) in found]
 
     def publications(self) -> list[int]:
         return [oid for (oid,) in self.database.rows("select oid from pg_publication")]

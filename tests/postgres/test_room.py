@@ -23,18 +23,11 @@ from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.postgres.servers import Database, fresh_database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.clock import Clock
 from tests.support.patience import patience
 
 PATIENCE = patience()
 MEGABYTE = 1 << 20
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Slot:

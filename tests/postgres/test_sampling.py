@@ -13,7 +13,7 @@ from headrace.pipeline.steps import drop, equals
 from headrace.targets.memory import memory
 from tests.postgres.copies import copy_of, sessions, values
 from tests.postgres.servers import Database, wait_until
-from tests.postgres.test_copying import KINDS
+from tests.postgres.test_copying import with_every_type
 from tests.support.arrow_runner import ArrowRunner
 
 LEFT = """
@@ -27,15 +27,7 @@ select (select count(*) from pg_replication_slots where database = current_datab
 
 @pytest.mark.meets("R18", "R23f")
 def test_rows_of_every_type_are_those_of_a_copy(database: Database) -> None:
-    database.execute("create type mood as enum ('sad', 'so so')")
-    database.execute("create type pair as (a int, b text)")
-    database.execute("create domain cents as numeric(12,2)")
-    columns = ", ".join(f"c{index} {kind}" for index, kind in enumerate(KINDS))
-    database.execute(f"create table t (id int primary key, {columns})")
-    for number in range(3):
-        texts = [given[number] if number < len(given) else None for given in KINDS.values()]
-        places = ", ".join(["%s"] * len(texts))
-        database.execute(f"insert into t values ({number}, {places})", *texts)
+    with_every_type(database)
 
     copy = copy_of(database, "t")
     [batch] = list(copy)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.capture.messages import Failed
-from headrace.changelog.position import ORIGIN
 from headrace.changelog.schema import TableSchema
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
@@ -28,26 +25,20 @@ NOTICING = pytest.mark.usefixtures("noticing")
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, note text)")
     database.execute("create table clients (id bigint primary key, name text)")
     database.execute("insert into orders values (1, 'a'); insert into clients values (1, 'a')")
-    recording = Recording(database, tmp_path / "data")
     recording.live("orders", "clients")
     recording.streaming()
     recording.copy("orders")
     recording.copy("clients")
-    yield recording
-    recording.die()
+    return recording
 
 
 def images(shop: Recording) -> list[dict[str, Any]]:
     """Every row after its change, in order, as the segments have it."""
-    log = shop.log
-    batch = log.next_batch("orders", ORIGIN, 1_000)
-    found = [row for file in (batch.files if batch else ()) for row in log.rows(file).to_pylist()]
-    found.sort(key=lambda row: (row["_commit"], row["_ordinal"]))
-    return [row["after"] for row in found]
+    return [row["after"] for row in shop.changes("orders")]
 
 
 def recorded(shop: Recording, rows: int) -> list[dict[str, Any]]:

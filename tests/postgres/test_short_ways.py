@@ -26,6 +26,7 @@ from headrace.changelog.change import Changes
 from headrace.changelog.values import ValueType
 from headrace.errors import BadMessage
 from tests.postgres import messages as m
+from tests.postgres.messages import plainly
 from tests.postgres.naive import History, Naive, cut, made, relation, rows, taken
 from tests.postgres.test_transactions_fuzz import mutated
 from tests.support.tiers import NIGHTLY, examples
@@ -150,18 +151,6 @@ def framed(content: bytes) -> bytes:
 def sent(message: bytes) -> bytes:
     """Return a message as the server sends it: in the replication protocol, in a frame."""
     return framed(b"w" + bytes(24) + message)
-
-
-def plainly(buffer: bytes | bytearray, fill: int) -> tuple[list[int], int]:
-    heads: list[int] = []
-    at = 0
-    while at + 5 <= fill:
-        following = at + 1 + struct.unpack_from(">I", buffer, at + 1)[0]
-        if following > fill:
-            break
-        heads.append(at)
-        at = following
-    return heads, at
 
 
 @given(seed=st.integers(0, 2**32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,13 @@ LARGE = "x" * 5_000
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+def shop(database: Database, recording: Recording) -> Recording:
     database.execute("create table orders (id bigint primary key, n int, body text)")
     database.execute("alter table orders alter body set storage external")
     database.execute(
         "insert into orders select n, 0, n || repeat('x', 5000) from generate_series(1, 20) n"
     )
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+    return recording
 
 
 def changes(shop: Recording) -> list[dict[str, object]]:
@@ -55,9 +53,7 @@ def recorded(shop: Recording, count: int) -> list[tuple[object, object]]:
 
 @pytest.mark.meets("R21", "PG-14")
 def test_an_update_that_leaves_a_large_value_alone_has_it(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     execute = shop.database.execute
     execute("update orders set n = 1 where id = 7")
     assert recorded(shop, 1) == [(7, "7" + LARGE)]
@@ -72,9 +68,7 @@ def test_an_update_that_leaves_a_large_value_alone_has_it(shop: Recording) -> No
 
 @pytest.mark.meets("R21", "R6", "PG-14")
 def test_a_restart_changes_nothing_and_owes_nothing(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.database.execute("update orders set body = 'new' || repeat('y', 5000) where id = 7")
     recorded(shop, 1)
     shop.database.execute("update orders set n = 1 where id in (7, 8)")
@@ -88,9 +82,7 @@ def test_a_restart_changes_nothing_and_owes_nothing(shop: Recording) -> None:
 
 @pytest.mark.meets("R21", "PG-14")
 def test_a_key_that_changes_takes_its_large_value_with_it(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     execute = shop.database.execute
     execute("update orders set id = 107 where id = 7")
     execute("insert into orders values (7, 0, 'another')")
@@ -102,9 +94,7 @@ def test_a_key_that_changes_takes_its_large_value_with_it(shop: Recording) -> No
 
 @pytest.mark.meets("R21", "R23d", "PG-14")
 def test_a_truncate_empties_the_store(shop: Recording) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     execute = shop.database.execute
     execute("begin; truncate orders; insert into orders values (7, 0, 'short'); commit")
     execute("update orders set body = 'b' || repeat('z', 5000) where id = 7")
@@ -169,9 +159,7 @@ def test_rows_that_a_copy_has_not_come_to_are_looked_up_in_its_snapshot(
 @pytest.mark.meets("R21")
 @pytest.mark.parametrize("gone", ["all of it", "the store", "nothing"])
 def test_a_table_whose_store_was_lost_is_owed_a_baseline(shop: Recording, gone: str) -> None:
-    shop.live("orders")
-    shop.streaming()
-    shop.copy("orders")
+    shop.follow("orders")
     shop.die()
     folder = shop.data / "toast" / "shop"
     if gone == "all of it":

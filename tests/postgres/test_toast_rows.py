@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.changelog.position import ORIGIN
 from tests.postgres.recording import Recording
-from tests.postgres.servers import Database
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
-    recording = Recording(database, tmp_path / "data")
-    yield recording
-    recording.die()
+def shop(recording: Recording) -> Recording:
+    return recording
 
 
 def images(shop: Recording, table: str) -> list[tuple[Any, dict[str, Any]]]:
     """What was not sent, and the row, of every change in order."""
-    log = shop.log
-    batch = log.next_batch(table, ORIGIN, 1_000_000)
-    found = [row for file in (batch.files if batch else ()) for row in log.rows(file).to_pylist()]
-    found.sort(key=lambda row: (row["_commit"], row["_ordinal"]))
-    return [(row["_unsent"], row["after"]) for row in found]
-
-
-def followed(shop: Recording, *tables: str, **options: object) -> None:
-    shop.live(*tables, **options)
-    shop.streaming()
-    for table in tables:
-        if shop.baseline(table) is None:
-            shop.copy(table)
+    return [(row["_unsent"], row["after"]) for row in shop.changes(table)]
 
 
 def text(size: int) -> str:
@@ -50,7 +32,7 @@ def test_a_column_that_is_not_published_may_push_others_out_of_their_row(shop: R
         "create table docs (id bigint primary key, n int, body text,"
         " g text generated always as (left(body, 1000)) stored)"
     )
-    followed(shop, "docs")
+    shop.follow("docs")
     new = text(1600)
     run(f"insert into docs values (1, 0, '{text(3000)}')")
     run(f"update docs set body = '{new}' where id = 1")
@@ -74,7 +56,7 @@ def shrunk(shop: Recording) -> str:
 def test_a_value_that_stays_elsewhere_when_its_row_shrinks_is_kept(
     shop: Recording, shrunk: str
 ) -> None:
-    followed(shop, "two")
+    shop.follow("two")
     shop.database.execute("update two set n = 1 where id = 1")
     shop.until(lambda: shop.log.counts().rows == 1)
     assert images(shop, "two") == [(None, {"id": 1, "n": 1, "a": "", "b": shrunk})]

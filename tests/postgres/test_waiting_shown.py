@@ -17,8 +17,9 @@ from headrace.cli.demo.view import waiting_text
 from headrace.engine.engine import Engine
 from headrace.errors import SlotTimeout
 from headrace.pipeline.definition import Pipeline
-from headrace.targets.memory import IndexedMemory, memory
+from headrace.targets.memory import memory
 from tests.interfaces.snapshots import STARTING
+from tests.postgres.followed import FollowedOrders
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -33,24 +34,8 @@ IN_THREAD = pytest.mark.parametrize("how", [pytest.param("process", marks=NIGHTL
 """Where the recorder runs: one way for each test, of which every run has both."""
 
 
-class Waiting:
-    """A table, and engines that follow it into memory."""
-
-    def __init__(self, database: Database, data: Path) -> None:
-        self.database = database
-        self.data = data
-        self.orders: IndexedMemory = memory()
-        database.execute("create table orders (id bigint primary key, note text)")
-        database.execute("insert into orders select n, 'x' from generate_series(1, 20) n")
-
-    def engine(self, how: How = "thread", **options: object) -> Engine:
-        source = postgres(self.database.dsn, name="shop", **options)  # type: ignore[arg-type]
-        return Engine(
-            Pipeline(source, "orders", self.orders, name="orders"),
-            data=self.data,
-            runner=ArrowRunner(),
-            recorder=how,
-        )
+class Waiting(FollowedOrders):
+    """Orders that are followed, and sessions that others wait for."""
 
     def writer(self, key: int) -> psycopg.Connection[object]:
         """Return a session with a transaction that has a number, and has written `SECRET`."""
@@ -58,19 +43,10 @@ class Waiting:
         session.execute(f"insert into orders values ({key}, '{SECRET}')".encode())
         return session
 
-    def equal(self) -> bool:
-        truth = dict(self.database.rows("select id, note from orders"))
-        return {row["id"]: row["note"] for row in self.orders.all()} == truth
-
-    def slots(self) -> list[tuple[object, ...]]:
-        return self.database.rows(
-            "select slot_name from pg_replication_slots where database = current_database()"
-        )
-
 
 @pytest.fixture
 def waiting(database: Database, tmp_path: Path) -> Iterator[Waiting]:
-    yield Waiting(database, tmp_path / "data")
+    yield Waiting(database, tmp_path / "data", rows=20)
 
 
 def await_waiting(engine: Engine) -> str:

@@ -34,22 +34,28 @@ def main(begin: Callable[[Path, str, Sequence[str], bool], EngineProcess]) -> in
     parser.add_argument("--tables", nargs="+")
     parser.add_argument("--shared", action="store_true", help="let executors do what they can")
     given = parser.parse_args()
-    process = begin(given.folder, given.dsn, given.tables, given.shared)
+    return serve(begin(given.folder, given.dsn, given.tables, given.shared))
+
+
+def serve(process: EngineProcess, first: Callable[[], str] | None = None) -> int:
+    """Say what is `first`, answer commands until `stop`, and return the exit code."""
     try:
         with process.engine:
-            _say("started")
+            say("started")
+            if first is not None:
+                say(first())
             for line in sys.stdin:
                 command, *arguments = line.split()
                 if command == "stop":
                     break
-                _say(process.answer(command, arguments))
+                say(process.answer(command, arguments))
     except HeadraceError as error:
-        _say(f"error {error}")
+        say(f"error {error}")
         return error.exit_code
-    _say("stopped")
+    say("stopped")
     return 0
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.crash import processes
-from tests.crash.engine_line import RoundFailed
+from tests.rounds import processes
 from tests.rounds.line import END_SECONDS, Line
+from tests.rounds.outcome import RoundFailed
 
 _PAUSE = 0.005
 

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.crash import processes
-from tests.crash.engine_line import ROOT, RoundFailed
+from tests.rounds import processes
+from tests.rounds.outcome import RoundFailed
 from tests.support.patience import patience
+
+ROOT = Path(__file__).parent.parent.parent
 
 ANSWER_SECONDS = patience(300)
 """Longer than the process itself waits, so that it can say what it waited for."""
@@ -29,10 +31,8 @@ class Line:
         self,
         module: str,
         folder: Path,
-        dsn: str,
-        tables: Sequence[str],
+        arguments: Sequence[str],
         *,
-        shared: bool,
         armed: str | None = None,
         patience: float = ANSWER_SECONDS,
     ) -> None:
@@ -48,11 +48,9 @@ class Line:
             environment["HEADRACE_KILL_POINT"] = armed
             environment["HEADRACE_KILL_ONCE"] = str(self.token)
         self.armed = armed
-        arguments = [sys.executable, "-m", module, str(folder), dsn]
-        arguments += ["--tables", *tables] + ["--shared"] * shared
         with (folder / "child.err").open("a") as errors:
             self.process = subprocess.Popen(
-                arguments,
+                [sys.executable, "-m", module, str(folder), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -67,8 +65,11 @@ class Line:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
+            self._take(line.rstrip("\n"))
         self._lines.put(None)
+
+    def _take(self, line: str) -> None:
+        self._lines.put(line)
 
     @property
     def struck(self) -> bool:

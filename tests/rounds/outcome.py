@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+SHOWN = 10
+"""What is wrong is told so often; of the rest, how much there is."""
+
+
+class RoundFailed(Exception):
+    """Something is wrong; the message says what."""
+
+
+def judge(found: Sequence[str]) -> None:
+    """Raise where something was found wrong."""
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise RoundFailed("; ".join(found[:SHOWN]) + more)
 
 
 @dataclass(slots=True)

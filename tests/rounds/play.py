@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +14,8 @@ import psycopg
 
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import HeadraceError
-from tests.crash.engine_line import RoundFailed
 from tests.postgres.servers import make_server
-from tests.rounds.outcome import Outcome
-
-SHOWN = 10
-"""What is wrong is told so often; of the rest, how much there is."""
+from tests.rounds.outcome import Outcome, RoundFailed
 
 
 class Round(Protocol):
@@ -58,10 +54,3 @@ def played(
         outcome.folder = str(folder)
     outcome.seconds = time.monotonic() - began
     return outcome
-
-
-def judge(found: Sequence[str]) -> None:
-    """Raise where something was found wrong."""
-    if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        raise RoundFailed("; ".join(found[:SHOWN]) + more)

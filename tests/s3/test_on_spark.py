@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from ast import literal_eval
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,32 +13,16 @@ from tests.pipeline.lake.engine_stories import Bank
 from tests.pipeline.lake.jars import need_delta
 from tests.s3.conftest import BUCKET
 from tests.s3.server import Server
+from tests.support.children import talking
 from tests.support.patience import patience
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(3600)]
 
-ROOT = Path(__file__).parents[2]
 LIFE_SECONDS = patience(400)
 
 
-@contextmanager
-def child(folder: Path, place: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.s3.on_spark_child", str(folder), place, *more]
-    with (
-        (folder / "stderr").open("a") as errors,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.kill()
+def child(folder: Path, place: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return talking(folder, "-m", "tests.s3.on_spark_child", str(folder), place, *more)
 
 
 def heard(process: subprocess.Popen[str], folder: Path) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from headrace.storage.killpoints import POINTS, reach
+from tests.support.children import python
 
 PROGRAM = """
 import sys
@@ -21,12 +21,8 @@ for name in sys.argv[1:]:
 
 
 def run(armed: str, *names: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names],
-        env={"HEADRACE_KILL_POINT": armed, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = python(
+        "-c", PROGRAM, *names, env={"HEADRACE_KILL_POINT": armed, "PYTHONPATH": ":".join(sys.path)}
     )
     return done.returncode, done.stdout.strip()
 

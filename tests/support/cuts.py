@@ -12,8 +12,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 
-from headrace.storage.simulation import SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.support.tiers import NIGHTLY
+
+STEPS = ("write", "sync", "rename", "link", "remove", "sync_folder")
+"""The operations of a disk that change it."""
 
 Step = tuple[str, str]
 """An operation and its path."""
@@ -33,6 +36,25 @@ def steps_of(story: Callable[[SimulatedDisk], object], among: Collection[str]) -
 
     story(SimulatedDisk(on_step))
     return found
+
+
+def counting(
+    steps: int, then: Callable[[], None], among: Collection[str] = STEPS
+) -> Callable[[str, str], None]:
+    """Return a hook that calls `then` at each writing step after the first `steps`."""
+    left = steps
+
+    def on_step(step: str, _: str) -> None:
+        nonlocal left
+        left -= step in among
+        if left < 0:
+            then()
+
+    return on_step
+
+
+def cut() -> None:
+    raise PowerCut
 
 
 def places(steps: Sequence[Step], since: int = 0, more: int = 3) -> Sequence[int]:

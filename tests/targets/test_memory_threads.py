@@ -81,6 +81,38 @@ def _switch_often() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
+class Readers:
+    """Threads that read again and again, until they are stopped or one of them fails."""
+
+    def __init__(self, *reads: Callable[[], None]) -> None:
+        self.reads = [0] * len(reads)
+        self.failures: list[BaseException] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(at, read), daemon=True)
+            for at, read in enumerate(reads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, at: int, read: Callable[[], None]) -> None:
+        try:
+            while not self._stop.is_set():
+                read()
+                self.reads[at] += 1
+        except BaseException as error:
+            self.failures.append(error)
+            raise
+
+    def stop(self) -> None:
+        """Stop them; none may have failed, and each must have read often enough."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(patience())
+        assert not self.failures
+        assert min(self.reads) > ENOUGH
+
+
 def cents(row: object) -> int:
     assert row is not None
     found = row["cents"]  # type: ignore[index]
@@ -97,9 +129,6 @@ def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> N
     target.open({"accounts": ACCOUNTS}, {"accounts": ORIGIN})
     target.load("accounts", 0).switch(ORIGIN)
     bank = Bank(target)
-    stop = threading.Event()
-    failures: list[BaseException] = []
-    reads = [0] * 4
 
     def whole_table() -> None:
         rows = list(target.all())
@@ -126,29 +155,11 @@ def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> N
         assert len(state) >= GROUPS * MEMBERS - 1
         reader.close()
 
-    def run(at: int, read: Callable[[], None]) -> None:
-        try:
-            while not stop.is_set():
-                read()
-                reads[at] += 1
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    threads = [
-        threading.Thread(target=run, args=(at, read), daemon=True)
-        for at, read in enumerate((whole_table, one_group, known_key, joining))
-    ]
     reader = target.changes(start="rows")
-    for thread in threads:
-        thread.start()
-    while (bank.commit < COMMITS or min(reads) <= ENOUGH) and not failures:
+    readers = Readers(whole_table, one_group, known_key, joining)
+    while (bank.commit < COMMITS or min(readers.reads) <= ENOUGH) and not readers.failures:
         bank.move()
-    stop.set()
-    for thread in threads:
-        thread.join(patience())
-    assert not failures
-    assert min(reads) > ENOUGH
+    readers.stop()
     target.close()
     state: dict[object, int] = {}
     for change in reader:
@@ -189,9 +200,6 @@ def test_no_reader_ever_sees_a_reload_half_or_a_table_without_rows() -> None:
     loading = target.load("items", 0)
     loading.write(versioned(0))
     loading.switch(ORIGIN)
-    stop = threading.Event()
-    failures: list[BaseException] = []
-    reads = [0] * 4
 
     def counted() -> None:
         assert target.count() == ROWS
@@ -213,23 +221,9 @@ def test_no_reader_ever_sees_a_reload_half_or_a_table_without_rows() -> None:
         assert isinstance(row["version"], int)
         assert before.commit <= row["version"] <= after.commit
 
-    def run(at: int, read: Callable[[], None]) -> None:
-        try:
-            while not stop.is_set():
-                read()
-                reads[at] += 1
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    threads = [
-        threading.Thread(target=run, args=(at, read), daemon=True)
-        for at, read in enumerate((counted, whole_table, one_group, one_row))
-    ]
-    for thread in threads:
-        thread.start()
+    readers = Readers(counted, whole_table, one_group, one_row)
     number = 0
-    while (number < RELOADS or min(reads) <= ENOUGH) and not failures:
+    while (number < RELOADS or min(readers.reads) <= ENOUGH) and not readers.failures:
         number += 1
         loading = target.load("items", number)
         for start in range(0, ROWS, 250):
@@ -244,10 +238,6 @@ def test_no_reader_ever_sees_a_reload_half_or_a_table_without_rows() -> None:
         rows = {"items": changes(ITEMS, late)}
         loading.catch_up(Batch(str(number), 1, at, at, rows))
         loading.switch(at)
-    stop.set()
-    for thread in threads:
-        thread.join(patience())
-    assert not failures
-    assert min(reads) > ENOUGH
+    readers.stop()
     assert {row["version"] for row in target.all()} == {number}
     target.close()

@@ -26,6 +26,7 @@ import headrace as hr
 from examples.auto_cdc.shop import opened, trade
 from headrace.capture.sqlite.triggers import LOG
 from tests.support import maven
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import await_that
 
@@ -116,14 +117,7 @@ def served(folder: Path, jar: Path) -> Iterator[dict[str, str]]:
 def run(spec: Path, environ: dict[str, str]) -> list[list[object]]:
     """Run the pipeline as `spark-pipelines run` does; return what is in the table."""
     rows = spec.with_name("rows.json")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(spec), str(rows)],
-        cwd=spec.parent,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", RUN, str(spec), str(rows), cwd=spec.parent, env=environ, seconds=600)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     found: list[list[object]] = json.loads(rows.read_text())
     return found

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,12 +12,12 @@ import pytest
 from headrace.storage.killpoints import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHED, TARGET_WRITTEN
 from tests.pipeline.lake.engine_stories import Bank
 from tests.pipeline.lake.jars import need_format
+from tests.support.children import talking
 from tests.support.patience import patience
 from tests.support.tiers import NIGHTLY
 
 pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(3600)]
 
-ROOT = Path(__file__).parents[3]
 LIFE_SECONDS = patience(400)
 KILLS = (
     (BASELINE_LOADED, TABLE_SWITCHED, f"{TARGET_WRITTEN}:2", f"{JOB_DONE}:2")
@@ -35,30 +32,15 @@ come twice. At the others nothing is committed, and what was begun is done again
 """
 
 
-@contextmanager
-def engine(format: str, folder: Path, point: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    environ = {**os.environ}
-    if point is not None:
-        token = folder / "token"
-        token.touch()
-        environ |= {"HEADRACE_KILL_POINT": point, "HEADRACE_KILL_ONCE": str(token)}
-    command = [sys.executable, "-m", "tests.pipeline.lake.engine_child", format, str(folder)]
-    with (
-        (folder / "stderr").open("a") as errors,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.kill()
+def engine(
+    format: str, folder: Path, point: str | None = None
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    arguments = ("-m", "tests.pipeline.lake.engine_child", format, str(folder))
+    if point is None:
+        return talking(folder, *arguments)
+    token = folder / "token"
+    token.touch()
+    return talking(folder, *arguments, HEADRACE_KILL_POINT=point, HEADRACE_KILL_ONCE=str(token))
 
 
 @pytest.mark.meets("R24")

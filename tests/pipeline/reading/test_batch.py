@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,11 +40,6 @@ from tests.changelog.log_making import ORDERS, SOURCE, delete, insert, table, tr
 from tests.pipeline.reading.made_log import MadeLog, ids, short
 from tests.pipeline.reading.plain import ROOT
 from tests.support.tiers import examples
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
 
 
 @pytest.fixture

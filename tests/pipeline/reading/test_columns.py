@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ from tests.pipeline.reading.made_log import MadeLog, collected, ids, short
 NOTE = Column("note", ValueType("text"), 3, missing="none")
 WITH_NOTE = TableSchema("orders", (*ORDERS.columns, NOTE), ("id",))
 RENAMED = replace(ORDERS, columns=(ORDERS.columns[0], replace(ORDERS.columns[1], name="title")))
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
 
 
 def noted(log: MadeLog) -> None:

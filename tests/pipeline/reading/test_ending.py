@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from headrace.changelog.compaction import Compaction
@@ -13,11 +11,6 @@ from headrace.errors import ChangesMissing, OtherSource, PositionExpired, Trunca
 from headrace.spark_source import source as readers_module
 from tests.changelog.log_making import SOURCE, insert, reading, table, truncate
 from tests.pipeline.reading.made_log import MadeLog, ids
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
 
 
 def test_rows_that_changed_unseen_are_told_each_time(log: MadeLog) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +18,6 @@ from tests.changelog.log_making import SOURCE, insert, reading
 from tests.pipeline.reading.made_log import MadeLog, ids
 
 FOUR = [{"id": key, "name": "x"} for key in range(4)]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
 
 
 def held(log: MadeLog) -> tuple[Position, tuple[int, ...]]:

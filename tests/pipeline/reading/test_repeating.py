@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,6 @@ from headrace.errors import ChangesMissing, PositionExpired
 from headrace.spark_source.source import HeadraceStreamReader
 from tests.changelog.log_making import SOURCE, At, insert
 from tests.pipeline.reading.made_log import MadeLog, Row, collected, ids, short
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
 
 
 def streaming(log: MadeLog, **options: object) -> HeadraceStreamReader:

@@ -20,7 +20,7 @@ from headrace.spark_session.session import Spark
 from headrace.spark_source.source import HAS_LIMITS
 from tests.changelog.log_making import insert, table, truncate
 from tests.pipeline.reading.made_log import MadeLog
-from tests.pipeline.reading.test_where import PREDICATES, ROWS, SCHEMA
+from tests.pipeline.reading.test_where import PREDICATES, with_rows
 from tests.support.shop import PATIENCE, Shop
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def session(spark: Spark) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> MadeLog:
-    made = MadeLog(tmp_path)
-    changes = [Change(Op.INSERT, n, 0, n * 1000, after=row) for n, row in enumerate(ROWS, 1)]
-    made.flush(*changes, schema=SCHEMA)
-    return made
+    return with_rows(tmp_path)
 
 
 def read(session: SparkSession, log: MadeLog, **options: object) -> DataFrame:

@@ -42,11 +42,6 @@ WITH_NOTE = TableSchema(
 )
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> MadeLog:
-    return MadeLog(tmp_path)
-
-
 @pytest.mark.parametrize(
     "offset",
     [

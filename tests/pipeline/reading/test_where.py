@@ -125,7 +125,12 @@ PREDICATES = {
 
 @pytest.fixture
 def log(tmp_path: Path) -> MadeLog:
-    made = MadeLog(tmp_path)
+    return with_rows(tmp_path)
+
+
+def with_rows(folder: Path) -> MadeLog:
+    """Return a log of all `ROWS`."""
+    made = MadeLog(folder)
     changes = [Change(Op.INSERT, n, 0, n * 1000, after=row) for n, row in enumerate(ROWS, 1)]
     made.flush(*changes, schema=SCHEMA)
     return made

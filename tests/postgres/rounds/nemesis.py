@@ -8,8 +8,8 @@ from collections.abc import Callable
 import psycopg
 
 from headrace.embedded.postgres import PostgresServer
-from tests.crash import processes
 from tests.postgres.rounds.plan import Act
+from tests.rounds import processes
 from tests.rounds.killing import kill, until
 from tests.rounds.source import connected
 from tests.support.patience import slowness

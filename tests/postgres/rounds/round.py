@@ -11,7 +11,6 @@ from random import Random
 
 from headrace.embedded.postgres import PostgresServer
 from headrace.storage import killpoints
-from tests.crash.engine_line import RoundFailed
 from tests.postgres.rounds.check import (
     Watch,
     different,
@@ -27,8 +26,8 @@ from tests.postgres.rounds.plan import ENGINE_POINTS, Act, Blow, Life, Plan
 from tests.postgres.rounds.workload import SCHEMA, resolve, writing
 from tests.rounds.killing import end_all, nobody_left
 from tests.rounds.line import END_SECONDS, Line
-from tests.rounds.outcome import Outcome
-from tests.rounds.play import judge, played
+from tests.rounds.outcome import Outcome, RoundFailed, judge
+from tests.rounds.play import played
 from tests.rounds.source import connected, journal_end
 from tests.support.patience import slowness
 
@@ -122,9 +121,7 @@ class Round:
         self._line = Line(
             "tests.postgres.rounds.child",
             self._folder,
-            self._server.dsn,
-            life.tables,
-            shared=life.shared,
+            [self._server.dsn, "--tables", *life.tables, *["--shared"] * life.shared],
             armed=point,
         )
         return self._line

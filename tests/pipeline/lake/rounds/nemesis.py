@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash import processes
 from tests.pipeline.lake.rounds.plan import When, Who
+from tests.rounds import processes
 from tests.rounds.killing import kill, until
 from tests.support.patience import patience
 

@@ -13,7 +13,6 @@ from random import Random
 
 from headrace.embedded.postgres import PostgresServer
 from headrace.storage import killpoints
-from tests.crash.engine_line import RoundFailed
 from tests.pipeline.lake.rounds.check import different, unsure, wrong
 from tests.pipeline.lake.rounds.child import LAKE, SETTLE_SECONDS
 from tests.pipeline.lake.rounds.nemesis import Nemesis
@@ -22,8 +21,8 @@ from tests.pipeline.lake.rounds.versions import versions
 from tests.pipeline.lake.rounds.workload import SCHEMA, TABLES, Diary, Writer, writing
 from tests.rounds.killing import end_all, nobody_left
 from tests.rounds.line import END_SECONDS, Line
-from tests.rounds.outcome import Outcome
-from tests.rounds.play import judge, played
+from tests.rounds.outcome import Outcome, RoundFailed, judge
+from tests.rounds.play import played
 from tests.rounds.source import connected, rows_of
 from tests.support.patience import slowness
 
@@ -99,12 +98,11 @@ class Round:
 
     def _start(self, life: Life | None) -> Line:
         armed = None if life is None else life.armed.when
+        shared = life is not None and life.staged
         self._line = Line(
             "tests.pipeline.lake.rounds.child",
             self._folder,
-            self._server.dsn,
-            TABLES,
-            shared=life is not None and life.staged,
+            [self._server.dsn, "--tables", *TABLES, *["--shared"] * shared],
             armed=armed,
             patience=SETTLE_SECONDS + 60,
         )

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from headrace.lake.history import APPLICATION, CommitNote, read
-from tests.crash.engine_line import RoundFailed
+from tests.rounds.outcome import RoundFailed
 from tests.rounds.source import Row
 
 

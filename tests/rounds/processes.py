@@ -36,16 +36,17 @@ def gone(mark: str, timeout: float) -> dict[int, str]:
     """Wait until none is left; return those that are still there after `timeout` seconds."""
     until = time.monotonic() + timeout
     while (left := marked(mark)) and (seconds := until - time.monotonic()) > 0:
-        _await_end(next(iter(left)), seconds)
+        await_end(next(iter(left)), seconds)
     return left
 
 
-def _await_end(pid: int, seconds: float) -> None:
+def await_end(pid: int, seconds: float) -> bool:
+    """Return whether a process ends in time; also one that nobody collects."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return
+        return True
     try:
-        select.select([descriptor], [], [], seconds)
+        return bool(select.select([descriptor], [], [], seconds)[0])
     finally:
         os.close(descriptor)

@@ -170,7 +170,7 @@ def test_a_person_is_told_what_to_do_with_it(
     assert f'"spark.archives" = "{output}#environment"' in printed.out
     assert f"--archives {output}#environment" in printed.out
     assert f"spark.pyspark.driver.python={sys.executable}" in printed.out
-    assert "elsewhere is not in it" in printed.err
+    assert "elsewhere was not packed" in printed.err
     with tarfile.open(output) as archive:
         assert archive.getmember("bin/python").linkname == "/opt/python/bin/python3"
         settings = archive.extractfile("pyvenv.cfg")

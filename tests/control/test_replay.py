@@ -248,7 +248,7 @@ def test_an_end_before_the_baseline_is_exact_and_a_start_before_the_log_are_expi
         assert engine.reload("shop", "orders", timeout=PATIENCE)
         with pytest.raises(PositionExpired, match="newer than the requested end"):
             engine.replay("orders", memory(), end=before(early))
-        with pytest.raises(PositionExpired, match="begins later"):
+        with pytest.raises(PositionExpired, match="begins after this position"):
             engine.replay("orders", memory(), start=Position(0, 5))
 
 

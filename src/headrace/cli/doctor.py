@@ -264,7 +264,9 @@ def write_bundle(
         zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle,
     ):
         _put(bundle, "doctor.json", [asdict(result) for result in results])
-        _put(bundle, "machine.json", {"platform": platform.platform(), "cores": os.cpu_count()})
+        # Not platform.platform(): it starts a process to learn the processor's name.
+        system = f"{platform.system()} {platform.release()} {platform.machine()}"
+        _put(bundle, "machine.json", {"platform": system, "cores": os.cpu_count()})
         folder = data
         try:
             from headrace.cli.common import read_configuration

@@ -1,4 +1,4 @@
-"""What is set aside of a batch whose truncate lies before the rows that are held."""
+"""Changes that are parked in a batch whose truncate comes before the held rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_fails_before_a_truncate_has_a_letter_where_it_is_kept(every_change
         Change(Op.INSERT, 7, 0, 0, after=BAD),
     ]
     segments = Given(changes, every_change=every_change)
-    aside = set_aside_in(segments, {}, [Failure((5, 0), "X")], "test/1")
+    parked = set_aside_in(segments, {}, [Failure((5, 0), "X")], "test/1")
     # Behind the truncate nothing is held: it is another row.
-    assert aside.places == ({(5, 0), (5, 1)} if every_change else set())
-    assert [letter.kind for letter in aside.letters] == ["failed", "behind"][: 2 * every_change]
+    assert parked.places == ({(5, 0), (5, 1)} if every_change else set())
+    assert [letter.kind for letter in parked.letters] == ["failed", "behind"][: 2 * every_change]

@@ -111,7 +111,7 @@ def test_a_full_disk_is_told_and_healed_without_loss(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The recorder's storage alone: the engine goes on.
-    monkeypatch.setattr(process, "opened", lambda place: Files(FullDisk(), place))
+    monkeypatch.setattr(process, "opened", lambda location: Files(FullDisk(), location))
     target = WatchedTarget(FileTarget(shop.data.parent / "target.db"))
     with shop.engine(shop.pipeline(target)) as engine:
         assert engine.await_ready(PATIENCE)

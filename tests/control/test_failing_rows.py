@@ -264,14 +264,14 @@ def test_more_held_rows_than_allowed_stop_the_pipeline(market: Market) -> None:
 
 @pytest.mark.meets("R30")
 def test_a_pipeline_that_is_to_stop_at_a_failing_row_does(market: Market) -> None:
-    mended: list[bool] = []
+    fixed: list[bool] = []
 
-    def until_mended(pipeline: Pipeline, row: Row) -> str | None:
-        return None if mended else fails(pipeline, row)
+    def until_fixed(pipeline: Pipeline, row: Row) -> str | None:
+        return None if fixed else fails(pipeline, row)
 
     target = ScriptedTarget()
     pipeline = market.pipeline(target, on_error="stop")
-    with market.engine(pipeline, runner=ArrowRunner(fails=until_mended)) as engine:
+    with market.engine(pipeline, runner=ArrowRunner(fails=until_fixed)) as engine:
         assert engine.await_ready(PATIENCE)
         market.put("orders", 1, status="bad")
         assert await_that(engine, lambda: engine.pipeline_info("orders").state == "failed")
@@ -279,7 +279,7 @@ def test_a_pipeline_that_is_to_stop_at_a_failing_row_does(market: Market) -> Non
         assert error is not None
         assert error.code == "pipeline.row_failed"
         assert engine.dead_letters() == ()
-        mended.append(True)
+        fixed.append(True)
         engine.resume()
         assert engine.await_ready(PATIENCE)
         assert await_seen(lambda: target.rows("orders")[(1,)]["status"] == "bad")

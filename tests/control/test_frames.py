@@ -32,12 +32,12 @@ class FrameRunner(ArrowRunner):
         take: Callable[[Any], None],
     ) -> tuple[Failure, ...]:
         result = self.rows(pipeline, parts, facts)
-        aside = behind(result.failures) if result.failures else frozenset()
+        parked = behind(result.failures) if result.failures else frozenset()
         take(
             [
                 row["id"]
                 for row in result.rows.to_pylist()
-                if (row["_commit"], row["_ordinal"]) not in aside
+                if (row["_commit"], row["_ordinal"]) not in parked
             ]
         )
         return result.failures

@@ -183,8 +183,8 @@ def test_a_full_log_stops_reading_names_the_pin_and_goes_on_when_there_is_room(
                 ),
             )
             assert number < 200
-        told = (market.data / "logs" / "headrace.log").read_text().splitlines()
-        [warning] = [line for line in told if "log is running out of space" in line]
+        lines = (market.data / "logs" / "headrace.log").read_text().splitlines()
+        [warning] = [line for line in lines if "log is running out of space" in line]
         assert json.loads(warning)["pinned_by"] == "kept/orders"
         info = running.log_info("shop")
         assert info.percent is not None

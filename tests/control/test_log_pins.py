@@ -47,7 +47,7 @@ class Line:
         self.sent.append(order)
 
 
-def caring(
+def retention_of(
     world: Stepping, *runs: PipelineRun, options: LogOptions = NOTHING
 ) -> tuple[LogRetention, Line]:
     line = Line(world)
@@ -108,7 +108,7 @@ def test_where_a_durable_pipeline_of_changes_began_is_kept_until_it_follows(
         world.put(key)
     run = world.run(pipeline)
     assert pins_of(world, run) == [("origin", origin)]
-    let_go(world, Position.parse(caring(world, run)[0].decide().prune))
+    let_go(world, Position.parse(retention_of(world, run)[0].decide().prune))
     world.settle(run)
     assert run.error is None
     assert set(target.rows("orders")) == {(key,) for key in range(2, 8)}
@@ -163,14 +163,14 @@ def test_a_table_that_settles_while_it_is_looked_at_is_pinned_all_the_same(
             reads[0] += 1
             return getattr(member, name)
 
-    class Around:
+    class WatchedRun:
         members = (Seen(),)
 
         def __getattr__(self, name: str) -> object:
             return getattr(run, name)
 
     found = pipeline_pins(
-        Around(),  # type: ignore[arg-type]
+        WatchedRun(),  # type: ignore[arg-type]
         run.context.store,
         world.log,
         NOTHING,
@@ -229,9 +229,9 @@ def test_a_baseline_that_was_given_in_part_is_not_folded_before_it_is_given_whol
     usable = world.log.usable_baseline("orders")
     assert usable is not None
     assert ("loading", usable.window[0]) in pins_of(world, run)
-    assert caring(world, run)[0].decide().fold == str(usable.window[0])
+    assert retention_of(world, run)[0].decide().fold == str(usable.window[0])
     world.settle(run)
-    assert Position.parse(caring(world, run)[0].decide().fold) == world.log.end
+    assert Position.parse(retention_of(world, run)[0].decide().fold) == world.log.end
     # It was the same baseline, so it came under the same ids.
     baselines = [batch.id for batch, _ in target.given if batch.baseline is not None]
     assert len(set(baselines)) == 1
@@ -261,7 +261,7 @@ def test_the_log_is_kept_for_a_pipeline_of_changes_that_does_not_run(
     pipeline = Pipeline(world.source, "orders", target, mode="changes")
     run = stored(world, pipeline)
     at = run.context.store.reached("orders", "orders")
-    care, line = caring(world)
+    care, line = retention_of(world)
     assert care.pins()[0] == Pin("progress", "orders", at)
     care.look()
     let_go(world, Position.parse(line.sent[0].prune))
@@ -270,7 +270,7 @@ def test_the_log_is_kept_for_a_pipeline_of_changes_that_does_not_run(
     assert run.error is None
     assert len(target.rows("orders")) == 6
     run.context.store.forget("orders")
-    assert Position.parse(caring(world)[0].decide().prune) == world.log.end
+    assert Position.parse(retention_of(world)[0].decide().prune) == world.log.end
 
 
 @pytest.mark.meets("R27")
@@ -284,7 +284,7 @@ def test_one_that_can_be_loaded_anew_keeps_nothing_and_that_is_said_once(
     monkeypatch.setattr(care_module, "LOOK_SECONDS", 0.0)
     target = ScriptedTarget() if durable else memory()
     stored(world, Pipeline(world.source, "orders", target))
-    care, line = caring(world)
+    care, line = retention_of(world)
     care.look()
     care.look()
     assert Position.parse(line.sent[0].prune) == world.log.end
@@ -342,7 +342,7 @@ def test_what_was_heard_since_is_told_while_there_is_something_to_let_go_of(
         world.put(key)
     run = world.run(Pipeline(world.source, "orders", ScriptedTarget()))
     world.settle(run)
-    care, line = caring(world, run)
+    care, line = retention_of(world, run)
     care.look()
     care.look()
     assert len(line.sent) <= 2  # superseded baselines are dropped at the second look

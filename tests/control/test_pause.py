@@ -232,7 +232,7 @@ def test_nothing_is_acknowledged_before_it_is_known_what_targets_need(market: Ma
         engine.pause()
         market.put("orders", 11)
         assert market.recorded(engine)
-    told = list(market.source.acknowledged)
+    reported = list(market.source.acknowledged)
     heard = threading.Event()
 
     class Slow(ArrowRunner):
@@ -249,7 +249,7 @@ def test_nothing_is_acknowledged_before_it_is_known_what_targets_need(market: Ma
     with engine:
         assert heard.is_set()
         assert len(target.rows("orders")) == 10
-        assert market.source.acknowledged[len(told) :] in ([], told[-1:])
+        assert market.source.acknowledged[len(reported) :] in ([], reported[-1:])
         engine.resume()
         assert market.source.wait_until_acknowledged(PATIENCE)
 
@@ -269,7 +269,7 @@ def test_a_start_that_fails_acknowledges_nothing(market: Market) -> None:
         engine.pause()
         market.put("orders", 11)
         assert market.recorded(engine)
-    told = list(market.source.acknowledged)
+    reported = list(market.source.acknowledged)
 
     class Slow(ArrowRunner):
         """Leaves the recorder time to begin."""
@@ -285,7 +285,7 @@ def test_a_start_that_fails_acknowledges_nothing(market: Market) -> None:
     )
     with pytest.raises(TargetError):
         engine.start()
-    assert market.source.acknowledged[len(told) :] in ([], told[-1:])
+    assert market.source.acknowledged[len(reported) :] in ([], reported[-1:])
 
 
 class Loadable(ScriptedTarget):

@@ -157,7 +157,7 @@ def test_several_tables_end_at_one_position_and_patterns_count(tmp_path: Path) -
         assert len(positions) == 8
 
 
-# --- beside the live one ------------------------------------------------------------------------
+# --- next to the live one ------------------------------------------------------------------------
 
 
 def test_the_live_pipeline_its_progress_and_its_target_are_not_touched(tmp_path: Path) -> None:
@@ -168,19 +168,19 @@ def test_the_live_pipeline_its_progress_and_its_target_are_not_touched(tmp_path:
         shop.insert(range(20, 30))
         assert await_seen(lambda: live.count() == 20)
         before_it, info = live.position, engine.pipeline_info("orders")
-        heard: list[object] = []
-        stop = live.listen(lambda old, new: heard.append(new))
-        told: list[ReplayProgress] = []
-        done = engine.replay("orders", "memory", on_progress=told.append)
+        notified: list[object] = []
+        stop = live.listen(lambda old, new: notified.append(new))
+        reports: list[ReplayProgress] = []
+        done = engine.replay("orders", "memory", on_progress=reports.append)
         assert (done.rows, done.baseline_rows, done.changes) == (20, 10, 10)
         assert isinstance(done.target, IndexedMemory)
         assert rows_of(done.target) == shop.truth()
         now = engine.pipeline_info("orders")
         assert (now.batches, now.jobs, now.changes) == (info.batches, info.jobs, info.changes)
-        assert (live.position, live.count(), heard) == (before_it, 20, [])
+        assert (live.position, live.count(), notified) == (before_it, 20, [])
         assert engine.is_ready()
-        assert [(each.rows, each.changes) for each in told][-1] == (10, 10)
-        assert {(each.of_rows, each.of_changes) for each in told} == {(10, 10)}
+        assert [(each.rows, each.changes) for each in reports][-1] == (10, 10)
+        assert {(each.of_rows, each.of_changes) for each in reports} == {(10, 10)}
         # It goes on, and the replayed one does not.
         shop.insert(range(40, 42))
         assert await_seen(lambda: live.count() == 22)
@@ -494,9 +494,9 @@ def test_a_log_is_replayed_without_an_engine_and_beside_one(tmp_path: Path) -> N
         assert engine.await_ready(PATIENCE)
         shop.insert(range(20, 30))
         assert await_seen(lambda: pipeline.target.row_count("orders") == 20)
-        beside = memory()
-        replay_log(shop.data, "orders", pipeline, beside, ArrowRunner())
-        assert rows_of(beside) == shop.truth()
+        second = memory()
+        replay_log(shop.data, "orders", pipeline, second, ArrowRunner())
+        assert rows_of(second) == shop.truth()
         assert engine.is_ready()
     alone = memory()
     replay_log(shop.data, "orders", pipeline, alone, ArrowRunner())

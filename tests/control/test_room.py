@@ -175,7 +175,7 @@ def market(tmp_path: Path) -> SmallMarket:
     return SmallMarket(tmp_path)
 
 
-def is_aside(engine: Engine, name: str) -> Callable[[], bool]:
+def is_released(engine: Engine, name: str) -> Callable[[], bool]:
     return lambda: engine.pipeline_info(name).set_aside is not None
 
 
@@ -193,9 +193,9 @@ def test_a_paused_pipeline_that_fills_its_source_is_set_aside(market: SmallMarke
         room = engine.source_info("shop").room
         assert room is not None
         assert (room.limit, room.percent, room.pinned_by) == (None, None, "kept")
-        assert not is_aside(engine, "kept")()
+        assert not is_released(engine, "kept")()
         market.source.limit = 60
-        assert await_that(engine, is_aside(engine, "kept"))
+        assert await_that(engine, is_released(engine, "kept"))
         assert await_seen(lambda: market.source.held == 0)
         info = engine.pipeline_info("kept")
         assert await_seen(lambda: engine.pipeline_info("kept").tables[0].state == "waiting")
@@ -207,14 +207,14 @@ def test_a_paused_pipeline_that_fills_its_source_is_set_aside(market: SmallMarke
     with market.engine(
         market.pipeline(kept, name="kept"), market.pipeline(shown, name="shown")
     ) as engine:
-        assert is_aside(engine, "kept")()
+        assert is_released(engine, "kept")()
         market.fill(engine, 1)
         assert market.source.wait_until_acknowledged(PATIENCE)
         engine.resume("kept")
         assert engine.await_ready(PATIENCE)
         assert await_seen(lambda: kept.rows("orders") == market.source.rows("orders"))
         assert engine.pipeline_info("kept").error is None
-        assert not is_aside(engine, "kept")()
+        assert not is_released(engine, "kept")()
 
 
 @pytest.mark.meets("R28")
@@ -248,12 +248,12 @@ def test_one_gives_way_at_a_time(market: SmallMarket) -> None:
         engine.pause("second")
         market.fill(engine, 50)
         market.source.limit = 60
-        assert await_that(engine, is_aside(engine, "first"))
+        assert await_that(engine, is_released(engine, "first"))
         assert await_seen(lambda: market.source.held < 30)
         assert market.measured(4)
-        assert not is_aside(engine, "second")()
+        assert not is_released(engine, "second")()
         market.source.limit = 10
-        assert await_that(engine, is_aside(engine, "second"))
+        assert await_that(engine, is_released(engine, "second"))
 
 
 @pytest.mark.meets("R28", "R4")
@@ -269,4 +269,4 @@ def test_a_transaction_at_the_source_is_named_and_nobody_gives_way(market: Small
         room = engine.source_info("shop").room
         assert room is not None
         assert (room.percent, room.pinned_by) == (100.0, "transaction of pid 7, 90 s old")
-        assert not is_aside(engine, "kept")()
+        assert not is_released(engine, "kept")()

@@ -29,9 +29,9 @@ def test_a_recorder_that_says_nothing_is_not_shown_as_well(
         monkeypatch.setattr(source_run, "SILENT_SECONDS", 0.5)
         try:
             assert await_seen(lambda: engine.source_info("shop").state == "silent")
-            told = engine.source_info("shop")
-            assert told.lag_seconds is None
-            assert "No report from the recorder" in told.reason
+            info = engine.source_info("shop")
+            assert info.lag_seconds is None
+            assert "No report from the recorder" in info.reason
             assert not engine.is_ready()
         finally:
             os.kill(pid, signal.SIGCONT)

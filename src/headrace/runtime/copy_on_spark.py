@@ -90,7 +90,7 @@ class SparkCopies:
             except HeadraceError as error:
                 self._failed(planned, error)
                 continue
-            except Exception as error:  # noqa: BLE001  # The thread must go on, or no table would be copied again.
+            except Exception as error:  # noqa: BLE001 - the thread must continue
                 kind = type(error).__name__
                 self._failed(
                     planned, CaptureError("The copy stopped on an unexpected error", error=kind)

@@ -276,10 +276,8 @@ class LogRetention:
     def decide(self) -> MaintainLog:
         """Return what may be removed from the log."""
         log, options = self._recording.log, self._options
-        heard, end = (
-            log.last_entry,
-            log.end,
-        )  # read before the pins: later entries are not part of this decision
+        # Read before the pins: later entries are not part of this decision.
+        newest, end = log.last_entry, log.end
         pins, named = self._pins()
         members = [member for run in self._runs() for member in run.members]
         # A pipeline that will load a baseline reads the changes after it next.
@@ -294,7 +292,7 @@ class LogRetention:
         in_use |= {number for lease in named for number in lease.baselines}
         drop = before & self._superseded - in_use
         return MaintainLog(
-            heard=heard,
+            heard=newest,
             prune=str(lowest(pins, end)),
             settled=str(settled),
             fences=tuple(str(at) for at in sorted(cuts) if floor <= at < settled),

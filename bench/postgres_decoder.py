@@ -89,7 +89,11 @@ def _decoded(
 ) -> Iterator[pa.Table]:
     spill = Spill(folder / "decoder")
     transactions = Transactions(
-        layouts, spill, after=start, place=lambda lsn: LsnPosition("1", 1, 0, 1, lsn), around=1000
+        layouts,
+        spill,
+        after=start,
+        position_at=lambda lsn: LsnPosition("1", 1, 0, 1, lsn),
+        near_xid=1000,
     )
     for part in received:
         for changes in transactions.take(part.buffer, part.starts, part.stops):

@@ -207,7 +207,7 @@ class _Merging(Compaction):
                 self._enter(number, like)
             if number % MOST_FILES == 0:
                 self._merge_all()
-        self.begin_anew()
+        self.restart()
         self._merge_all()
         deleting = FileDeletion(log)
         while deleting.delete(0.0):

@@ -53,7 +53,9 @@ def fill(world: World, count: int, first: int = 1) -> None:
 
 
 def test_an_order_survives_the_line() -> None:
-    sent = MaintainLog(heard=3, prune="a", settled="b", fences=("c",), drop=(1,), fold="d", cap=7)
+    sent = MaintainLog(
+        known_entry=3, prune="a", settled="b", fences=("c",), drop=(1,), fold="d", cap=7
+    )
     assert COMMANDS.decode(msgspec.json.encode(sent)) == sent
 
 

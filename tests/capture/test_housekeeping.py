@@ -9,7 +9,7 @@ import pytest
 
 from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import LAG_SECONDS, Recorder
-from headrace.capture.source import News
+from headrace.capture.source import SourceNotice
 from headrace.changelog.change import Changes
 from headrace.changelog.reader import LogWriter
 from headrace.testing.source import MemorySource
@@ -23,11 +23,11 @@ class Maintained(MemorySource):
 
     def __init__(self, world: World) -> None:
         super().__init__(clock=world.clock)
-        self.traits = replace(self.traits, tells=True, maintains=True)
+        self.traits = replace(self.traits, reports_notices=True, maintains=True)
         self.set_schema(TABLE, {"id": "int64", "name": "text"}, key=["id"])
         self.steps: list[str] = []
-        self.finds: list[News] = []
-        self._news: list[News] = []
+        self.finds: list[SourceNotice] = []
+        self._news: list[SourceNotice] = []
 
     def maintain(self) -> float:
         self.steps.append("maintain")
@@ -38,7 +38,7 @@ class Maintained(MemorySource):
         self.steps.append("read")
         return super().read(most, wait)
 
-    def news(self) -> list[News]:
+    def notices(self) -> list[SourceNotice]:
         found, self._news = self._news, []
         return found
 
@@ -117,12 +117,12 @@ def test_what_maintenance_finds_is_in_the_log_before_what_is_read_after_it() -> 
     while world.reader().usable_baseline(TABLE) is None:
         world.step()
     world.insert(1)
-    source.finds = [News(TABLE, owed="rewritten")]
+    source.finds = [SourceNotice(TABLE, rebaseline_reason="rewritten")]
     world.step(FlushNow(), after=EVERY_SECONDS)
-    owed = world.reader().owed(TABLE)
-    assert owed is not None
+    rebaseline_reason = world.reader().rebaseline_required(TABLE)
+    assert rebaseline_reason is not None
     assert source.position.commit == 1
     assert world.reader().end.commit == 0  # the change is read, and not yet flushed
     world.step(after=1)
     assert world.reader().end.commit == 1
-    assert world.reader().owed(TABLE) == owed
+    assert world.reader().rebaseline_required(TABLE) == rebaseline_reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.table_selection import chosen, is_pattern, matches, place_of
+from headrace.capture.table_selection import chosen, is_pattern, matches, split_table_name
 
 NAMES = ["orders", "order_items", "audit_log", "sales.orders", '"Odd.Name"', 'sales."Big"']
 
@@ -53,5 +53,9 @@ def test_only_star_and_question_mark_mean_more_than_themselves(name: str) -> Non
 
 
 def test_a_name_has_the_schema_that_it_is_written_with_or_public() -> None:
-    assert place_of("orders") == place_of("public.orders") == place_of("PUBLIC.Orders")
-    assert place_of('sales."A ""b"" .c"') == ("sales", 'A "b" .c')
+    assert (
+        split_table_name("orders")
+        == split_table_name("public.orders")
+        == split_table_name("PUBLIC.Orders")
+    )
+    assert split_table_name('sales."A ""b"" .c"') == ("sales", 'A "b" .c')

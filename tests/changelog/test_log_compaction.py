@@ -136,7 +136,7 @@ def test_nothing_reaches_over_a_place_where_somebody_may_begin(files: Files) -> 
 def test_gaps_and_owed_baselines_stay_where_they_are(files: Files) -> None:
     log = begun(files)
     fill(log, 1, 4)
-    log.owe("orders", "columns")
+    log.require_baseline("orders", "columns")
     fill(log, 5, 8)
     gap = log.begin(At(9), "gap", ORIGIN_TEXT)
     fill(log, 10, 13)

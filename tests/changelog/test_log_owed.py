@@ -30,11 +30,11 @@ def test_a_table_that_is_owed_a_baseline_has_none_and_others_keep_theirs(files: 
     log = begun(files)
     baseline(log)
     other = baseline(log, table("items"))
-    owed = log.owe("orders", "partitions")
+    owed = log.require_baseline("orders", "partitions")
     reader = reading(files)
     assert reader.usable_baseline("orders") is None
-    assert reader.owed("orders") == owed
-    assert reader.owed("items") is None
+    assert reader.rebaseline_required("orders") == owed
+    assert reader.rebaseline_required("items") is None
     found = reader.usable_baseline("items")
     assert found is not None
     assert found.baseline == other
@@ -49,7 +49,7 @@ def test_the_position_moves_so_that_who_was_there_is_told_apart(files: Files) ->
     flush(log, 5)
     before = log.end
     source = log.source_position
-    owed = log.owe("orders", "left out", missing=True)
+    owed = log.require_baseline("orders", "left out", missing=True)
     assert before < Position.parse(owed.at) == log.end
     assert log.source_position == source
     flush(log, 6)
@@ -63,7 +63,7 @@ def test_the_position_moves_so_that_who_was_there_is_told_apart(files: Files) ->
 def test_numbers_of_baselines_that_were_given_up_are_not_given_again(files: Files) -> None:
     log = begun(files)
     abandoned = log.baseline(ORDERS)
-    owed = log.owe("orders", "columns")
+    owed = log.require_baseline("orders", "columns")
     assert owed.baseline == abandoned.number
     assert baseline(opened(files, term=2)) > owed.baseline
 
@@ -72,7 +72,7 @@ def test_no_table_is_owed_a_baseline_in_the_middle_of_a_flush(files: Files) -> N
     log = begun(files)
     log.append(changes([insert(3)]))
     with pytest.raises(ChangeLogError):
-        log.owe("orders", "columns")
+        log.require_baseline("orders", "columns")
 
 
 def test_a_note_is_kept_over_lives_and_written_once(files: Files) -> None:

@@ -217,7 +217,7 @@ def varied(files: Files) -> LogWriter:
     log.append(changes([insert(3)], ITEMS))
     log.flush()
     baseline(log, schema=ITEMS)
-    log.owe("orders", "columns")
+    log.require_baseline("orders", "columns")
     log.append(changes([insert(4)], table(id="int64", name="text", more="text")))
     log.flush()
     log.begin(At(7), "gap", ORIGIN_TEXT)

@@ -11,7 +11,7 @@ from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.entries import File
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.schema import TableSchema
-from headrace.deadletters.hold import Segments, set_aside_in
+from headrace.deadletters.hold import Segments, parked_in
 from headrace.deadletters.keys import packed_keys
 from headrace.pipeline.result import Failure
 from headrace.testing.source import TABLE, THINGS
@@ -44,9 +44,9 @@ def test_a_row_of_a_baseline_stays_held_after_a_truncate_before_it() -> None:
     ((_, rows),) = changes.read()
     key = packed_keys(rows.slice(1, 1), THINGS).new[0].as_py()
     held = {key: Position(1, 6, MAX_ORDINAL)}
-    assert set_aside_in(changes, held, (), "test/1").places == {(7, 0)}
+    assert parked_in(changes, held, (), "test/1").references == {(7, 0)}
     earlier = {key: Position(1, 5, MAX_ORDINAL)}
-    assert set_aside_in(changes, earlier, (), "test/1").places == set()
+    assert parked_in(changes, earlier, (), "test/1").references == set()
 
 
 @pytest.mark.meets("R23d", "R30")
@@ -59,7 +59,9 @@ def test_what_fails_before_a_truncate_has_a_letter_where_it_is_kept(every_change
         Change(Op.INSERT, 7, 0, 0, after=BAD),
     ]
     segments = Given(changes, every_change=every_change)
-    parked = set_aside_in(segments, {}, [Failure((5, 0), "X")], "test/1")
+    parked = parked_in(segments, {}, [Failure((5, 0), "X")], "test/1")
     # Behind the truncate nothing is held: it is another row.
-    assert parked.places == ({(5, 0), (5, 1)} if every_change else set())
-    assert [letter.kind for letter in parked.letters] == ["failed", "behind"][: 2 * every_change]
+    assert parked.references == ({(5, 0), (5, 1)} if every_change else set())
+    assert [letter.kind for letter in parked.dead_letters] == ["failed", "behind"][
+        : 2 * every_change
+    ]

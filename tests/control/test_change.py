@@ -411,7 +411,9 @@ def test_a_target_that_this_spark_was_not_started_for_is_refused_with_what_to_do
     lake = Pipeline(shop.source(), "customers", table("lake.customers"), name="lake")
     with engine_of(shop, first, runner=RunnerOnSpark(own=own)) as engine:
         assert engine.await_ready(PATIENCE)
-        with pytest.raises(InvalidConfiguration, match="without the settings that delta needs") as caught:
+        with pytest.raises(
+            InvalidConfiguration, match="without the settings that delta needs"
+        ) as caught:
             engine.change([lake])
         (error,) = caught.value.errors
         assert error.code == "pipeline.spark_failed"

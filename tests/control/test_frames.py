@@ -10,7 +10,7 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTransform, TargetError
-from headrace.pipeline.batch import BatchFacts, Behind, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure
@@ -28,7 +28,7 @@ class FrameRunner(ArrowRunner):
         pipeline: Pipeline,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
-        behind: Behind,
+        behind: BlockedRows,
         take: Callable[[Any], None],
     ) -> tuple[Failure, ...]:
         result = self.rows(pipeline, parts, facts)

@@ -355,5 +355,5 @@ def test_what_was_heard_since_is_told_while_there_is_something_to_let_go_of(
     before = line.sent[-1]
     care.look()
     assert line.sent[count:]
-    assert line.sent[-1].heard == world.log.last_entry > before.heard
+    assert line.sent[-1].known_entry == world.log.last_entry > before.known_entry
     assert line.sent[-1].prune == before.prune

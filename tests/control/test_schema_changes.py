@@ -96,7 +96,7 @@ def test_rows_that_were_rewritten_with_a_column_are_copied_again_and_other_table
     world.reconnect()
     assert {row["drawn"] for row in rows(orders).values()} == {5}
     assert world.numbers == world.copies + 1
-    assert world.log.owed("orders") is not None
+    assert world.log.rebaseline_required("orders") is not None
     assert world.log.gap is not None
     assert world.log.gap.reason == "start"
 
@@ -331,9 +331,9 @@ def test_who_takes_changes_alone_is_told_of_missing_ones_over_lives() -> None:
     world.settle(run)
     log = world.recorder._log
     assert log is not None
-    log.owe("orders", "left out", missing=True)
+    log.require_baseline("orders", "left out", missing=True)
     world.put(2)
-    log.owe("orders", "partitions")
+    log.require_baseline("orders", "partitions")
     world.log.refresh()
     world.settle(run)
     assert isinstance(run.error, ChangesMissing)

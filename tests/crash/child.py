@@ -132,7 +132,7 @@ class EngineProcess:
 
     def rows(self) -> str:
         """Return the rows in memory, and what was told of them."""
-        effects = [next(self._changes) for _ in range(self._changes.behind)]
+        effects = [next(self._changes) for _ in range(self._changes.lag)]
         found = {
             "rows": [dict(row) for row in self.memory.all()],
             "effects": [[list(effect.key), str(effect.position)] for effect in effects],

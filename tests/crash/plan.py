@@ -23,7 +23,7 @@ ENGINE_POINTS = (
     killpoints.BASELINE_LOADED,
     killpoints.JOB_DONE,
     killpoints.TARGET_WRITTEN,
-    killpoints.LETTERS_STORED,
+    killpoints.DEAD_LETTERS_STORED,
     killpoints.INTENT_STORED,
     killpoints.EFFECT_DONE,
     killpoints.TABLE_SWITCHED,
@@ -114,7 +114,7 @@ def planned(seed: int, spark_share: float) -> Plan:
     spark = dice.random() < spark_share
     first = STRIKES[seed % len(STRIKES)]
     target = _target(dice, first, spark)
-    fails = first == killpoints.LETTERS_STORED or dice.random() < 0.5
+    fails = first == killpoints.DEAD_LETTERS_STORED or dice.random() < 0.5
     reload = dice.random() < 0.3
     strikes = [first]
     while len(strikes) < (2 if spark else 4) and dice.random() < 0.4:
@@ -156,7 +156,7 @@ def _passed(target: Kind, *, fails: bool, reload: bool) -> list[str]:
     if not reload:
         never.update(_OF_LOADING)
     if not fails:
-        never.add(killpoints.LETTERS_STORED)
+        never.add(killpoints.DEAD_LETTERS_STORED)
     if target not in ("queue", "frames"):
         never.update(_OF_INTENTS)
     if target == "frames":
@@ -168,7 +168,7 @@ def _kill(dice: Random, strike: str, spark: bool, most: int, *, settles: bool) -
     nth = dice.choice([1, 1, 2, 3, 5])
     if strike in _ONCE:
         nth = dice.randint(1, most) if strike in _OF_LOADING else 1
-    elif spark and strike == killpoints.LETTERS_STORED:
+    elif spark and strike == killpoints.DEAD_LETTERS_STORED:
         nth = 1  # few rows fail there
     # From the first moments, which belong to recovery, to well after everything stands.
     after = dice.uniform(0.05, 15.0 if spark else 2.5)

@@ -32,8 +32,8 @@ OF_ROWS = (
     Mutation(
         "letter after the target's write",
         "runtime/delivery.py",
-        "            self._keep([letter for each in computed.values()"
-        " for letter in each.letters])\n",
+        "            self._keep([found for each in computed.values()"
+        " for found in each.dead_letters])\n",
         "",
         also=(
             (

@@ -9,8 +9,8 @@ from headrace.changelog.change import Change, as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.hold import keys_of
-from headrace.deadletters.letter import Kind, NewLetter
-from headrace.deadletters.store import Letters
+from headrace.deadletters.letter import Kind, NewDeadLetter
+from headrace.deadletters.store import DeadLetterStore
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
@@ -25,8 +25,8 @@ def files_on(disk: SimulatedDisk | RealDisk, root: str = "/data") -> Files:
     return Files(disk, root)
 
 
-def opened(files: Files, pipeline: str = "orders") -> Letters:
-    return Letters.open(files, pipeline, lambda: NOW)
+def opened(files: Files, pipeline: str = "orders") -> DeadLetterStore:
+    return DeadLetterStore.open(files, pipeline, lambda: NOW)
 
 
 def at(commit: int, ordinal: int = 0) -> Position:
@@ -42,10 +42,10 @@ def letter(
     facts: Mapping[str, str] | None = None,
     lineage: str = LINEAGE,
     baseline: tuple[int, Position] | None = None,
-) -> NewLetter:
+) -> NewDeadLetter:
     """A dead letter of `change`; for a row of a baseline, with the baseline's number and its F."""
     row = as_segment(schema, [change])
-    return NewLetter(
+    return NewDeadLetter(
         table=schema.table,
         lineage=lineage,
         position=baseline[1] if baseline else Position(EPOCH, change.commit, change.ordinal),
@@ -63,13 +63,13 @@ def order(number: int, **values: Any) -> dict[str, Any]:
     return {"id": number, "status": "new", "qty": 1, **values}
 
 
-def inserted(commit: int, number: int, **of: Any) -> NewLetter:
+def inserted(commit: int, number: int, **of: Any) -> NewDeadLetter:
     return letter(insert(commit, order(number)), **of)
 
 
-def moved(commit: int, old: int, new: int, **of: Any) -> NewLetter:
+def moved(commit: int, old: int, new: int, **of: Any) -> NewDeadLetter:
     return letter(update(commit, order(old), order(new)), **of)
 
 
-def deleted(commit: int, number: int, **of: Any) -> NewLetter:
+def deleted(commit: int, number: int, **of: Any) -> NewDeadLetter:
     return letter(delete(commit, order(number)), **of)

@@ -140,7 +140,7 @@ def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, wa
     changes.append(delete(101, order(7, 0)))
     parts, facts = batch(tmp_path, ORDERS, changes)
     result = prepared.rows(parts, facts)
-    assert [failure.place for failure in result.failures] == [(40, 0), (101, 0)]
+    assert [failure.reference for failure in result.failures] == [(40, 0), (101, 0)]
     assert [id for *_, id in row_tuples(result, "id")] == [at for at in range(1, 101) if at != 40]
 
 
@@ -154,7 +154,7 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
     rows = [order(1, 1, "5"), order(2, 0, "5"), order(3, 1, "secret"), order(4, 2, "5")]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
     result = prepared.rows(parts, facts)
-    assert [(failure.place[0], failure.code) for failure in result.failures] == [
+    assert [(failure.reference[0], failure.code) for failure in result.failures] == [
         (2, "DIVIDE_BY_ZERO"),
         (3, "CAST_INVALID_INPUT"),
         (4, "ARITHMETIC_OVERFLOW"),
@@ -287,7 +287,7 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
     prepared = ready(spark, what)
     parts, facts = batch(tmp_path, ORDERS, inserts(20, {3, 9}), inserts(5, set(), 21))
     result = prepared.rows(parts, facts)
-    assert [(each.place, each.code) for each in result.failures] == [
+    assert [(each.reference, each.code) for each in result.failures] == [
         ((3, 0), "FUNCTION_FAILED"),
         ((9, 0), "FUNCTION_FAILED"),
     ]
@@ -298,18 +298,18 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
     ]
     assert jobs[0] == 1
     [loaded] = prepared.baseline(parts[0])
-    assert [each.place for each in loaded.failures] == [(0, 2), (0, 8)]
+    assert [each.reference for each in loaded.failures] == [(0, 2), (0, 8)]
     assert loaded.rows.num_rows == 23
     assert jobs[0] == 2
     # And together with a row on which Spark itself fails.
     both, facts = batch(tmp_path, ORDERS, [*inserts(20, {3}), insert(21, order(21, 5))])
     failures = prepared.rows(both, facts).failures
-    assert [(each.place[0], each.code) for each in failures] == [
+    assert [(each.reference[0], each.code) for each in failures] == [
         (3, "FUNCTION_FAILED"),
         (21, "DIVIDE_BY_ZERO"),
     ]
     [loaded] = prepared.baseline(both[0])
-    assert [each.place for each in loaded.failures] == [(0, 2), (0, 20)]
+    assert [each.reference for each in loaded.failures] == [(0, 2), (0, 20)]
     assert loaded.rows.num_rows == 19
 
 
@@ -375,7 +375,7 @@ def test_failing_rows_of_two_schema_versions_are_found_in_both(
     prepared = runner.prepare(what, TRAITS)
     prepared.output(wider)
     result = prepared.rows([*old, *new], facts)
-    assert [failure.place for failure in result.failures] == [(2, 0), (8, 0)]
+    assert [failure.reference for failure in result.failures] == [(2, 0), (8, 0)]
     assert [id for *_, id in row_tuples(result, "id")] == [1, 3, 4, 5, 6, 7, 9, 10]
 
 

@@ -50,7 +50,7 @@ ABOUT = FrameBatch("orders/1", "orders", "orders", Position(1, 1), Position(1, 9
 
 def alone(failures: Sequence[Failure]) -> frozenset[RowReference]:
     """Nothing follows the failed rows by key."""
-    return frozenset(failure.place for failure in failures)
+    return frozenset(failure.reference for failure in failures)
 
 
 class Taken:
@@ -333,12 +333,12 @@ def test_rows_that_a_python_function_refuses_are_left_out_from_the_first_call(
     parts, facts = bad_batch(tmp_path)
     taken = Taken()
     [failure] = prepared.give(parts, facts, alone, taken)
-    assert (failure.place, failure.code) == ((7, 0), "FUNCTION_FAILED")
+    assert (failure.reference, failure.code) == ((7, 0), "FUNCTION_FAILED")
     [frame] = taken.frames
     assert [row["id"] for row in frame] == [at for at in range(1, 21) if at != 7]
     assert frame[0]["x"] == 50.0
     [failure] = prepared.give_baseline(parts[0], taken)
-    assert failure.place == (0, 6)
+    assert failure.reference == (0, 6)
     assert len(taken.frames[-1]) == 19
 
 

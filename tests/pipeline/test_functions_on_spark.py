@@ -409,7 +409,7 @@ def test_a_runner_gives_the_rows_and_tells_the_failed_ones(spark: Spark, tmp_pat
     result = run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
     assert result.rows.num_rows == 196
     assert row_tuples(result)[0] == ("insert", 1, 1, 1, 10.0, -2)
-    found = [(failure.place, failure.code) for failure in result.failures]
+    found = [(failure.reference, failure.code) for failure in result.failures]
     assert found == [
         ((5, 1), "DIVIDE_BY_ZERO"),
         ((100, 1), "FUNCTION_FAILED"),

@@ -112,7 +112,7 @@ def test_a_suspect_whose_condition_is_told_cheaply_costs_no_run() -> None:
     job.cheap = {(3, 0), (77, 0)}
     isolation = Isolation(job, 20, facts={})
     isolation.settle(job.run)
-    assert [(each.place[0], each.code) for each in isolation.failures] == [
+    assert [(each.reference[0], each.code) for each in isolation.failures] == [
         (3, "A"),
         (50, "B"),
         (77, "C"),
@@ -126,7 +126,7 @@ def test_a_suspect_that_computes_alone_is_not_failed() -> None:
     job = Scripted(100, {5: "A", 60: "B"}, suspects=[4, 5, 6])
     found = isolation(job)
     assert (4, 0) in found.settle(job.run)
-    assert [failure.place for failure in found.failures] == [(5, 0), (60, 0)]
+    assert [failure.reference for failure in found.failures] == [(5, 0), (60, 0)]
     # Nor is it tried a second time.
     assert job.runs <= 1 + 3 + 1 + 2 * 7 + 1
 
@@ -207,7 +207,7 @@ def test_what_must_go_with_the_failed_rows_is_left_out_with_them() -> None:
     asked: list[tuple[RowReference, ...]] = []
 
     def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
-        asked.append(tuple(failure.place for failure in failures))
+        asked.append(tuple(failure.reference for failure in failures))
         return frozenset({(2, 0), (9, 0)})
 
     without = frozenset({(0, 0)})

@@ -116,8 +116,8 @@ def test_a_row_that_fails_in_an_older_segment_is_found_there(spark: Spark, tmp_p
     rows = [insert(at, {"id": at, "no`te": "n", "qty": at}) for at in (1, 2, 3)]
     parts, facts = batch(tmp_path, OLD, rows)
     result = prepared.rows(lifted(parts), facts)
-    assert [failure.place for failure in result.failures] == [(1, 0)]
+    assert [failure.reference for failure in result.failures] == [(1, 0)]
     assert row_tuples(result, "id", "share") == [("insert", 2, 2, 100), ("insert", 3, 3, 50)]
     [loaded] = prepared.baseline(lifted(parts)[0])
-    assert [failure.place for failure in loaded.failures] == [(0, 0)]
+    assert [failure.reference for failure in loaded.failures] == [(0, 0)]
     assert loaded.rows.num_rows == 2

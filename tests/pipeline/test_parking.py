@@ -121,7 +121,7 @@ def test_a_change_set_aside_says_its_keys_and_its_failure() -> None:
     ]
     rows = as_segment(BY_NUMBER, changes)
     failure = Failure((2, 0), "DIVIDE_BY_ZERO", {"column": "v"})
-    one, other = changes_to_park(rows, BY_NUMBER, EPOCH, {}, {failure.place: failure})
+    one, other = changes_to_park(rows, BY_NUMBER, EPOCH, {}, {failure.reference: failure})
     assert (one.keys, one.failure, one.row) == ((key(1), key(2)), failure, 1)
     assert (other.keys, other.failure, other.row) == ((key(2),), None, 2)
     assert keys_of(rows.slice(1, 1), BY_NUMBER) == one.keys

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import JobFailed, StorageError
-from headrace.pipeline.failed_rows import Scratch, Workspace, places_in
+from headrace.pipeline.failed_rows import Scratch, Workspace, references_in
 from headrace.storage import s3
 from headrace.storage.objects import Refused
 from headrace.storage.simulation import SimulatedBucket
@@ -35,14 +35,14 @@ def test_only_segments_that_hold_such_rows_are_copied(tmp_path: Path) -> None:
     with scratch.copies() as copies:
         copy, same = copies.without([first, second], {(1, 1), LAST, (2, 1), (4, 0)})
         assert same == second
-        assert places_in([copy]) == [(1, 0)]
+        assert references_in([copy]) == [(1, 0)]
         # In the same physical form, so that Spark reads it by the same schema.
         assert pq.ParquetFile(copy).schema.equals(pq.ParquetFile(first).schema)
         assert not Path(copy).name.startswith(("_", "."))
         assert Path(copy).stat().st_mode & 0o777 == 0o600
         assert Path(copy).parent.stat().st_mode & 0o777 == 0o700
         [one] = copies.only([first, second], {(3, 1), (2, 1)})
-        assert places_in([one]) == [(3, 1)]
+        assert references_in([one]) == [(3, 1)]
         assert copies.only([first, second], {(9, 9)}) == []
         assert copies.without([first], set()) == [first]
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -57,15 +57,15 @@ def test_with_and_without_make_the_whole(
 ) -> None:
     paths = segments(tmp_path_factory.mktemp("log"), sorted(held))
     with Scratch(Workspace(str(tmp_path_factory.mktemp("scratch")))).copies() as copies:
-        assert set(places_in(copies.without(paths, some))) == held - some
-        assert set(places_in(copies.only(paths, some))) == held & some
+        assert set(references_in(copies.without(paths, some))) == held - some
+        assert set(references_in(copies.only(paths, some))) == held & some
 
 
 def test_rows_of_a_baseline_get_numbers_for_positions(tmp_path: Path) -> None:
     paths = segments(tmp_path / "log", [(0, 0), (0, 0)], [(0, 0)])
     with Scratch(Workspace(str(tmp_path / "scratch"))).copies() as copies:
         numbered = copies.numbered(paths, 5)
-        assert places_in(numbered) == [(5, 0), (5, 1), (6, 0)]
+        assert references_in(numbered) == [(5, 0), (5, 1), (6, 0)]
         assert pq.ParquetFile(numbered[0]).schema.equals(pq.ParquetFile(paths[0]).schema)
 
 

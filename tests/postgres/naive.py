@@ -50,7 +50,9 @@ def place(lsn: int) -> LsnPosition:
 
 
 def made(*, after: int = 0, around: int = 1000, spill: Spill | None = None) -> Transactions:
-    return Transactions(Tables(), spill or Spill(None), after=after, place=place, around=around)
+    return Transactions(
+        Tables(), spill or Spill(None), after=after, position_at=place, near_xid=around
+    )
 
 
 def taken(

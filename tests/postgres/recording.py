@@ -83,7 +83,7 @@ class Recording:
 
     def streaming(self) -> None:
         self.until(lambda: self.recorder._connected)
-        self.until(lambda: not self.source.news())
+        self.until(lambda: not self.source.notices())
 
     def follow(self, *tables: str, **options: object) -> None:
         """Begin a new life, and copy the tables that were not copied yet."""

@@ -87,8 +87,8 @@ class Recorder:
             Layouts(schema),
             Spill(None),
             after=0,
-            place=lambda lsn: LsnPosition("1", 1, 0, 1, lsn),
-            around=around,
+            position_at=lambda lsn: LsnPosition("1", 1, 0, 1, lsn),
+            near_xid=around,
         )
         self.log: list[Commit] = []
         self.lock = threading.Lock()

@@ -239,7 +239,7 @@ def test_a_table_that_was_out_of_somebodys_publication_is_copied_again(shop: Rec
     run("alter publication theirs add table t")
     shop.live("t", **theirs)
     shop.streaming()
-    owed = shop.log.owed("t")
+    owed = shop.log.rebaseline_required("t")
     assert owed is not None
     assert owed.missing
     assert shop.baseline("t") is None
@@ -258,10 +258,10 @@ def test_missing_changes_are_noted_also_where_there_is_no_baseline(shop: Recordi
     run("insert into b values (2)")
     shop.live("a", "b")
     shop.streaming()
-    owed = shop.log.owed("b")
+    owed = shop.log.rebaseline_required("b")
     assert owed is not None
     assert owed.missing
-    assert shop.log.owed("a") is None
+    assert shop.log.rebaseline_required("a") is None
 
 
 def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
@@ -304,7 +304,7 @@ def test_a_table_left_out_of_a_life_is_copied_again_in_a_publication_of_ones_own
         run("insert into others values (1, 1)")
         owner.until(lambda: owner.log.counts().rows == 1)
         owner.live("ledger", "others", **own)
-        owner.until(lambda: owner.log.owed("ledger") is not None)
+        owner.until(lambda: owner.log.rebaseline_required("ledger") is not None)
         assert owner.baseline("ledger") is None
     finally:
         owner.die()

@@ -255,7 +255,7 @@ def test_what_is_written_to_a_partition_after_it_was_detached_is_not_the_tables(
     shop.run("update sales set value = 'sent'")
     shop.gather(monkeypatch)
     shop.run(SILENT["detached"])
-    shop.until(lambda: shop.log.owed("sales") is not None, idle=False)
+    shop.until(lambda: shop.log.rebaseline_required("sales") is not None, idle=False)
     assert shop.log.counts().rows > 0, "what was pending was not written with the news"
     shop.copy("sales")
     shop.run("insert into sales_1 values (155, 'elsewhere')")
@@ -287,7 +287,7 @@ def test_what_cannot_be_looked_into_soon_is_copied(shop: Recording) -> None:
     shop.step()
     holder.commit()
     shop.pass_by()
-    assert shop.log.owed("sales") is not None
+    assert shop.log.rebaseline_required("sales") is not None
     shop.copy("sales")
     assert shop.exact()
 
@@ -306,7 +306,7 @@ def test_what_was_written_before_a_partition_went_does_not_come_back(
         shop.run("insert into sales values (156, 'stays')")
         with monkeypatch.context() as dying:
             dying.setattr(Recorder, "_append", lambda *_: None)
-            shop.until(lambda: shop.log.owed("sales") is not None)
+            shop.until(lambda: shop.log.rebaseline_required("sales") is not None)
         assert shop.log.counts().rows == 0
         with monkeypatch.context() as late:
             late.setattr(ReplicationStream, "receive", lambda *_: None)
@@ -432,7 +432,7 @@ def test_a_target_follows_partitions_that_come_and_go(
 def copied_again(shop: Recording) -> None:
     """Look for what is owed, pay it, and see that nothing else was touched."""
     before = shop.baseline("clients")
-    shop.until(lambda: shop.log.owed("sales") is not None, idle=False)
+    shop.until(lambda: shop.log.rebaseline_required("sales") is not None, idle=False)
     shop.pass_by()
     shop.copy("sales")
     assert shop.exact()

@@ -93,7 +93,7 @@ def test_what_may_have_altered_rows_makes_the_table_be_copied_again_and_no_other
     shop.database.execute("insert into orders values (2, 'b')")
     shop.gather(monkeypatch)
     shop.database.execute(altered)
-    shop.until(lambda: shop.log.owed("orders") is not None, idle=False)
+    shop.until(lambda: shop.log.rebaseline_required("orders") is not None, idle=False)
     assert shop.baseline("orders") is None
     assert shop.baseline("clients") == 2
     shop.copy("orders")
@@ -109,7 +109,7 @@ def test_a_column_given_other_values_while_nobody_reads_has_its_table_copied(
     shop.database.execute("vacuum full clients")
     shop.database.execute("alter table orders alter note type text using upper(note)")
     shop.live("orders", "clients")
-    shop.until(lambda: shop.log.owed("orders") is not None)
+    shop.until(lambda: shop.log.rebaseline_required("orders") is not None)
     assert shop.baseline("orders") is None
     assert shop.baseline("clients") == 2
 
@@ -127,7 +127,7 @@ def test_what_leaves_rows_as_they_are_costs_no_copy(shop: Recording, kept: str) 
     before = seen(shop)
     shop.database.execute(kept)
     shop.until(lambda: seen(shop) != before)
-    assert shop.log.owed("orders") is None
+    assert shop.log.rebaseline_required("orders") is None
     assert shop.baseline("orders") == 1
 
 

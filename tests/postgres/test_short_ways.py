@@ -88,7 +88,7 @@ def outcome(parts: Sequence[Sequence[bytes]], after: int, wire: m.Wire) -> objec
         return rows(found), error.message, error.facts
     ends = [(each.upto, each.ends, each.markers) for each in found]
     known = transactions.committed.pairs(), transactions.dropped, transactions.position
-    return rows(found), ends, known, transactions.place(10**6)
+    return rows(found), ends, known, transactions.position_at(10**6)
 
 
 @given(seed=st.integers(0, 2**32), broken=st.booleans())

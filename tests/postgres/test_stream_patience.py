@@ -90,7 +90,7 @@ def test_the_server_hears_from_a_stream_while_it_waits_or_beats(slots: Slots, di
     stream = slots.open(slot, NO_LIMIT, direct=direct)
     stream._keep_alive.close()  # it sends updates for a reader that does neither
     await_words(slots, slot, 2, lambda: stream.receive(0.01))
-    await_words(slots, slot, 2, stream.beat)  # not reading, as under back-pressure
+    await_words(slots, slot, 2, stream.send_status)  # not reading, as under back-pressure
     slots.database.execute("insert into numbers values (1, 'a')")
     assert len(take(stream, 4)) == 4
 
@@ -160,7 +160,7 @@ def test_streams_outlive_the_servers_timeout_whatever_their_readers_do(slots: Sl
             threading.Event().wait(0.05)
 
     for_longer(lambda stream: stream.receive(0.05))
-    for_longer(lambda stream: stream.beat())
+    for_longer(lambda stream: stream.send_status())
     for_longer(lambda stream: None)
     assert [active(slots, slot) for slot in names] == senders
     slots.database.execute("insert into numbers values (1, 'a')")

@@ -328,7 +328,7 @@ def test_from_h_on_a_table_that_lacks_nothing_is_what_the_server_has(
             assert rows == group[-1].after
         if done and group[-1].at >= last and chance.random() < 0.3:
             toast.open(tables, schemas, place(group[-1].at), None, None, True)
-            assert toast.news() == []
+            assert toast.notices() == []
     toast.close()
 
 
@@ -367,5 +367,5 @@ def test_what_is_read_again_after_a_crash_lacks_nothing_and_is_the_same(
             synced = at
             end = commits[at - 1].at if at else 1
             toast.open(tables, schemas, place(end), None, None, True)
-            assert toast.news() == []
+            assert toast.notices() == []
     toast.close()

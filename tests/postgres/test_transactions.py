@@ -237,7 +237,7 @@ def test_commits_before_a_relation_that_cannot_be_taken_are_not_lost() -> None:
                 raise SchemaChanged("Table has other columns", table=relation.table)
             return super().layout(relation)
 
-    ours = Transactions(Strict(), Spill(None), after=0, place=place, around=0)
+    ours = Transactions(Strict(), Spill(None), after=0, position_at=place, near_xid=0)
     messages = [m.begin(1), KEPT, m.insert(1, row(1)), m.commit(9), m.begin(2)]
     got = m.received([*messages, m.relation(relation(1, 1)), m.commit(10)])
     found = ours.take(got.buffer, got.starts, got.stops)
@@ -261,7 +261,7 @@ def test_a_column_that_the_relation_does_not_have_is_null() -> None:
         def layout(self, relation: Relation) -> RelationLayout:
             return RelationLayout(schema, (1, None, None, None))
 
-    ours = Transactions(Other(), Spill(None), after=0, place=place, around=0)
+    ours = Transactions(Other(), Spill(None), after=0, position_at=place, near_xid=0)
     [(_, _, found)] = rows(taken(ours, [m.begin(1), KEPT, m.insert(1, row(4)), m.commit(9)]))
     assert found["after"] == {"gone": None, "id": 4}
 

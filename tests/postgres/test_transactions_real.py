@@ -73,7 +73,7 @@ def kinds(messages: Sequence[bytes]) -> str:
 
 
 def everything() -> Transactions:
-    return Transactions(Everything(), Spill(None), after=0, place=place, around=1000)
+    return Transactions(Everything(), Spill(None), after=0, position_at=place, near_xid=1000)
 
 
 def busy(it: Captured) -> list[bytes]:

@@ -22,7 +22,7 @@ import headrace as hr
 from headrace.capture.postgres.definition import postgres
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
-from headrace.pipeline.batch import BatchFacts, Behind, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure
@@ -97,7 +97,7 @@ class Listing(ArrowRunner):
         pipeline: Pipeline,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
-        behind: Behind,
+        behind: BlockedRows,
         take: Callable[[Any], None],
     ) -> tuple[Failure, ...]:
         changes = sorted(

@@ -110,16 +110,16 @@ def test_half_a_transaction_and_half_an_answer_are_none(monkeypatch: pytest.Monk
 @pytest.mark.meets("R2", "R3")
 def test_every_place_carries_the_last_commit_however_it_came() -> None:
     ours = made()
-    assert ours.place(5).mark is None
+    assert ours.position_at(5).mark is None
     small = [m.begin(1), m.commit(100, time=5, start=90), m.begin(2), m.commit(200, time=6)]
     [changes] = taken(ours, small)
-    assert ours.place(250).mark == Mark(192, 2, 6)
+    assert ours.position_at(250).mark == Mark(192, 2, 6)
     assert str(changes.upto) == "7/5/0/1/0/C8@0/C0:2:6"
     streamed = [m.stream_start(3, first=True), m.stream_stop(), m.stream_commit(3, 300, time=7)]
     taken(ours, streamed)
-    assert ours.place(300).mark == Mark(292, 3, 7)
+    assert ours.position_at(300).mark == Mark(292, 3, 7)
     with patch.object(module, "TAIL_BYTES", 10):
         taken(ours, [m.begin(4), m.message(350, "p", b"x" * 100)])
-    assert ours.place(300).mark == Mark(292, 3, 7)
+    assert ours.position_at(300).mark == Mark(292, 3, 7)
     taken(ours, [m.commit(400, time=8, start=380)])
-    assert ours.place(400).mark == Mark(380, 4, 8)
+    assert ours.position_at(400).mark == Mark(380, 4, 8)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import BadDataDirectory, StorageError, WrongValue
-from headrace.pipeline.failed_rows import Scratch, Workspace, places_in, readable
+from headrace.pipeline.failed_rows import Scratch, Workspace, readable, references_in
 from headrace.storage.s3 import opened, use_storage
 from tests.pipeline.making import insert, written
 from tests.pipeline.reading.made_log import MadeLog
@@ -54,7 +54,7 @@ def test_copies_without_a_row_lie_in_the_bucket_and_go_with_their_job(
     with Scratch(scratch).copies() as copies:
         [copy] = copies.without([segment], {(2, 0)})
         assert copy.startswith(f"s3a://{BUCKET}/")
-        assert places_in([copy]) == [(1, 0), (3, 0)]
+        assert references_in([copy]) == [(1, 0), (3, 0)]
         [name] = scratch.names()
         assert Scratch(scratch)  # another engine, which has taken over
         assert name not in scratch.names()

@@ -117,7 +117,7 @@ def _check_table(world: World, seat: Seat, table: str) -> None:
     database, began = world.database, seat.target.began[table]
     if seat.flow.mode == "baseline":
         return  # it is what it was at its position, and that was looked at
-    if began.life != database.position.life:
+    if began.life != database.position.generation:
         raise Violation(f"p{seat.number} has {table} of another life")
     replay = world.watch.replays.at(seat.number, seat.flow, table, began, database.position.commit)
     found = seat.target.seen(table)
@@ -133,7 +133,7 @@ def _check_table(world: World, seat: Seat, table: str) -> None:
 def _check_owed(world: World, seat: Seat, table: str) -> None:
     """Where rows may have changed without a change, they were copied again."""
     assert world.life is not None
-    owed, began = world.life.engine.log.owed(table), seat.target.began[table]
+    owed, began = world.life.engine.log.rebaseline_required(table), seat.target.began[table]
     if owed is None or seat.flow.mode != "baseline_then_changes" or began.log != world.watch.log:
         return
     if began.baseline <= owed.baseline:
@@ -155,7 +155,7 @@ def _check_wishes(world: World, life: Life) -> None:
         if (began.log, copy or began.baseline) <= wish.newest:
             raise Violation(f"{wish} was taken, and p{wish.pipeline} shows {began}")
         if began.log == wish.newest[0] and (began.life, began.commit) < (
-            wish.source.life,
+            wish.source.generation,
             wish.source.commit,
         ):
             world.counts["reload with rows copied before it was asked"] += 1
@@ -230,7 +230,7 @@ def _compare(
     world: World, begun: MemoryPosition, ended: MemoryPosition, found: list[tuple[Place, Any]]
 ) -> None:
     """Every change between two places is there once, as it was."""
-    truth = world.database.truth[begun.life]
+    truth = world.database.truth[begun.generation]
     wanted = [
         ((commit, change.ordinal), (table, int(change.op), change.before, change.after))
         for commit in range(begun.commit + 1, ended.commit + 1)
@@ -249,9 +249,13 @@ def _check_gap(world: World, gap: Gap, place: MemoryPosition, epoch: int) -> Non
     """History began anew only where it did."""
     at = MemoryPosition.parse(gap.source)
     if gap.reason == "lineage":
-        good = at.life > place.life and gap.epoch == epoch + 1
+        good = at.generation > place.generation and gap.epoch == epoch + 1
     else:
-        good = at.life == place.life and gap.epoch == epoch and str(at) in world.database.gaps_given
+        good = (
+            at.generation == place.generation
+            and gap.epoch == epoch
+            and str(at) in world.database.gaps_given
+        )
     if not good:
         raise Violation(f"a gap from {place} to {at} that nobody made: {gap.reason}")
 

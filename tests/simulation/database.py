@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from headrace.capture.source import (
     Lag,
-    News,
     Problem,
+    SourceNotice,
     SourcePosition,
     SourceSpec,
     SourceTraits,
@@ -66,7 +66,7 @@ class Database(MemorySource):
 
     def begin(self) -> None:
         """Let history begin with the rows that are there."""
-        self.states[self._life] = [self._snapshot()]
+        self.states[self._generation] = [self._snapshot()]
 
     def at(self, life: int, commit: int, table: TableName) -> Rows:
         """Return a table as it was after a commit."""
@@ -77,8 +77,8 @@ class Database(MemorySource):
         self.reset()
         for table in TABLES:
             self._rows[table] = {key: dict(row) for key, row in rows[table].items()}
-        self.lives.append(self._life)
-        self.truth[self._life] = [[]]
+        self.lives.append(self._generation)
+        self.truth[self._generation] = [[]]
         self.floor = self.injected_floor = 0
         self.begin()
         for _ in range(idle_commits):
@@ -106,8 +106,8 @@ class Database(MemorySource):
     def _commit(self, commit: _Commit) -> None:
         super()._commit(commit)
         told = [(schema.table, change) for schema, change in commit.changes]
-        self.truth[self._life].append(told)
-        self.states[self._life].append(self._snapshot())
+        self.truth[self._generation].append(told)
+        self.states[self._generation].append(self._snapshot())
 
     def _snapshot(self) -> dict[TableName, Rows]:
         return {table: dict(rows) for table, rows in self._rows.items()}
@@ -144,7 +144,7 @@ class Session:
 
     @property
     def traits(self) -> SourceTraits:
-        return replace(self._database.traits, tells=True, maintains=True)
+        return replace(self._database.traits, reports_notices=True, maintains=True)
 
     def claim(self) -> str:
         return "session"
@@ -158,12 +158,12 @@ class Session:
     def synced(self, upto: str) -> None:
         """Take no part in what is synced: the acknowledgement tells."""
 
-    def news(self) -> Sequence[News]:
+    def notices(self) -> Sequence[SourceNotice]:
         found = []
         for table, count in self._database.rewritten.items():
             if self._noted.get(table) != count:
-                owed = "rewritten" if table in self._noted else ""
-                found.append(News(table, str(count), owed))
+                rebaseline_reason = "rewritten" if table in self._noted else ""
+                found.append(SourceNotice(table, str(count), rebaseline_reason))
                 self._noted[table] = count
         return found
 
@@ -196,7 +196,7 @@ class Session:
                 allowed = place.commit < database.injected_floor
                 if not allowed and not self.superseded:
                     raise Violation(f"forgotten, and not in the log: {place} to {database.floor}")
-                place = MemoryPosition(place.life, database.floor)
+                place = MemoryPosition(place.generation, database.floor)
                 if allowed:
                     database.gaps_given.add(str(place))
                 database._at = place
@@ -207,7 +207,10 @@ class Session:
         if not self._maintained:
             raise Violation("read before it was maintained")
         with self._mine():
-            if self._at.life == database.position.life and self._at.commit < database.floor:
+            if (
+                self._at.generation == database.position.generation
+                and self._at.commit < database.floor
+            ):
                 raise SourceUnreachable("History is gone", source=self.name)
             return database.read(most, wait)
 
@@ -218,7 +221,7 @@ class Session:
         database = self._database
         at = MemoryPosition.parse(upto)
         database.reachable()
-        if at.life != database.position.life:
+        if at.generation != database.position.generation:
             raise SourceUnreachable("History was replaced", source=self.name)
         database.on_acknowledge(at)
         if self.acknowledged and at < self.acknowledged[-1]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from headrace.errors import BadValue, SourceUnreachable, TargetError
 from headrace.storage.killpoints import (
+    DEAD_LETTERS_STORED,
     EFFECT_DONE,
     INTENT_STORED,
     JOB_DONE,
-    LETTERS_STORED,
     POINTS,
     TABLE_SWITCHED,
     TARGET_WRITTEN,
@@ -31,7 +31,7 @@ from tests.simulation.world import Armed, World
 
 KEYS = range(1, 8)
 CLOCK_STEPS = (0.001, 0.006, 0.05, 0.3, 1.1, 10.5, 120.0)
-SELDOM = (JOB_DONE, TARGET_WRITTEN, LETTERS_STORED, INTENT_STORED, EFFECT_DONE, TABLE_SWITCHED)
+SELDOM = (JOB_DONE, TARGET_WRITTEN, DEAD_LETTERS_STORED, INTENT_STORED, EFFECT_DONE, TABLE_SWITCHED)
 """Points that are come by less often than those of the recorder."""
 DISK_STEPS = ("write", "sync", "link", "rename", "sync_folder", "remove", "read", "list")
 WARM_ROUNDS = 8
@@ -331,7 +331,7 @@ class Story:
 
     def _source_replaced(self) -> None:
         database = self.world.database
-        states = database.states[database.position.life]
+        states = database.states[database.position.generation]
         database.replace(self.dice.choice(states), self.dice.choice((0, 0, 3, len(states) + 5)))
 
     def _source_forgets(self) -> None:

@@ -48,9 +48,9 @@ class Watch:
         """Every baseline of every log, by table and number."""
         self.flushes: list[Flushed] = []
         """Every flush of every log."""
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Expect a log that has not begun."""
         self.log += 1
         self.entries: list[AnyEntry] = []
@@ -87,7 +87,7 @@ class Watch:
                 case Compacted():
                     self._segments(entry)
                 case Gap():
-                    self.lives[entry.epoch] = MemoryPosition.parse(entry.source).life
+                    self.lives[entry.epoch] = MemoryPosition.parse(entry.source).generation
             if isinstance(entry, Flush | Gap | Heartbeat):
                 self._durable_at = MemoryPosition.parse(entry.source)
 

@@ -269,7 +269,7 @@ class World:
             del self.disk._folders[path]
         for path in [path for path in self.disk._names if path.startswith(f"{ROOT}/log")]:
             del self.disk._names[path]
-        self.watch.begin_anew()
+        self.watch.restart()
 
     def stop(self, life: Life) -> None:
         """Stop an engine in order."""

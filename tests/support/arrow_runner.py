@@ -19,7 +19,7 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.batch import BatchFacts, Behind, LoadedRows, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, BlockedRows, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, result_schema
 from headrace.pipeline.steps import Drop, Equals, Rename
@@ -192,7 +192,7 @@ class ArrowFrames(ArrowPipeline):
         self,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
-        behind: Behind,
+        behind: BlockedRows,
         take: Callable[[Any], None],
     ) -> tuple[Failure, ...]:
         found = self._runner.give(self._pipeline, parts, facts, behind, take)

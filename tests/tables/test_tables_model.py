@@ -94,7 +94,7 @@ class Replay:
         self.last = ORIGIN
 
     def drain(self) -> None:
-        while self.reader.behind:
+        while self.reader.lag:
             self.take(next(self.reader))
 
     def take(self, change: TableChange) -> None:

@@ -180,7 +180,7 @@ def test_who_listens_before_the_start_hears_the_first_rows_once_they_are_exact()
     loading = target.load("orders", 1)
     loading.write(baseline(ORDERS, [{"id": 1, "grp": 1}, {"id": 2, "grp": 2}]))
     loading.catch_up(batch((UPDATE, {"id": 1, "grp": 7}), at=6))
-    assert reader.behind == 0
+    assert reader.lag == 0
     assert target.position == ORIGIN
     with pytest.raises(UnknownTable):
         target.get(1)
@@ -223,7 +223,7 @@ def test_a_reader_too_far_behind_is_told_and_the_others_go_on() -> None:
     with pytest.raises(FellBehind) as caught:
         next(slow)
     assert caught.value.facts["behind"] == 120_000
-    assert quick.behind == 60_000
+    assert quick.lag == 60_000
     assert next(quick).op == "update"
 
 
@@ -232,7 +232,7 @@ def test_one_batch_may_be_larger_than_what_may_wait() -> None:
     target = opened()
     reader = target.changes()
     target.write(batch(*((INSERT, {"id": n}) for n in range(100_001)), at=1))
-    assert reader.behind == 100_001
+    assert reader.lag == 100_001
     target.close()
     assert sum(1 for _ in reader) == 100_001
 
@@ -378,7 +378,7 @@ def test_no_table_of_a_batch_is_changed_if_another_one_cannot_take_it() -> None:
     with pytest.raises(TableError):
         target.write(both)
     assert target.table("orders").count() == 0
-    assert reader.behind == 0
+    assert reader.lag == 0
     target.write(Batch("1", 1, Position(1, 1), Position(1, 1), {"orders": good, "items": good}))
     assert [target.table(name).count() for name in ("orders", "items")] == [1, 1]
     target.close()

@@ -149,7 +149,7 @@ def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> N
     def joining() -> None:
         reader = target.changes(start="rows")
         state: dict[object, int] = {}
-        for _ in range(reader.behind):
+        for _ in range(reader.lag):
             replay(state, next(reader))
         # What was there when we joined is whole; later batches may be there in part.
         assert len(state) >= GROUPS * MEMBERS - 1

@@ -150,7 +150,7 @@ class LogMaintenance:
     def _compact(self, order: MaintainLog, end: Position) -> bool:
         assert self._compaction is not None
         if self._clock() >= self._recheck_at:
-            self._compaction.begin_anew()
+            self._compaction.restart()
             self._recheck_at = self._clock() + RECHECK_SECONDS
         try:
             merged = self._compaction.advance(min(Position.parse(order.settled), end), order.fences)
@@ -201,7 +201,7 @@ class LogMaintenance:
         """Prune as ordered, as far as copies allow; return whether all of it was done."""
         asked = min(Position.parse(order.prune), log.end)
         upto = min([asked, *(_after(log, first) for first in firsts)])
-        if (pruned := prune(log, upto, order.drop, order.heard)) is not None:
+        if (pruned := prune(log, upto, order.drop, order.known_entry)) is not None:
             self._report(Flushed(pruned.entry))
         return upto == asked
 

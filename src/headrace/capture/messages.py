@@ -70,7 +70,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
 class MaintainLog(msgspec.Struct, frozen=True, tag="maintain_log"):
     """What may be removed from the log, and how to maintain it (R19, R27, R28); the last counts."""
 
-    heard: int
+    known_entry: int
     """The last entry that the engine knew when it decided this."""
 
     prune: str
@@ -146,7 +146,7 @@ class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
     """An entry of the index is durable."""
 
     entry: int
-    gathered: float = 0.0
+    buffered_seconds: float = 0.0
     """Seconds from reading its first change to this report."""
 
 

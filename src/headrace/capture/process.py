@@ -211,7 +211,7 @@ def _leave(inbox: Inbox, source: Recordable, done: threading.Event) -> None:
 OnReport: TypeAlias = Callable[[Report], object]
 """Called on the recorder's own thread, one report at a time; must not block."""
 
-OwedReset: TypeAlias = Callable[[], Reset | None]
+PendingReset: TypeAlias = Callable[[], Reset | None]
 """Called whenever a recorder starts: returns the pending reset, which is done first."""
 
 
@@ -254,11 +254,16 @@ class RecorderProcess:
     """A recorder in a child process."""
 
     def __init__(
-        self, setup: Setup, on_report: OnReport, *, log_file: str, owed: OwedReset = no_reset
+        self,
+        setup: Setup,
+        on_report: OnReport,
+        *,
+        log_file: str,
+        pending_reset: PendingReset = no_reset,
     ) -> None:
         self.restarts = 0
         self._setup = setup
-        self._pending_reset = owed
+        self._pending_reset = pending_reset
         self._on_report = on_report
         self._log_file = Path(log_file)
         self._lock = threading.Lock()
@@ -375,7 +380,7 @@ class RecorderThread:
         on_report: OnReport,
         *,
         recorder: Recorder | None = None,
-        owed: OwedReset = no_reset,
+        pending_reset: PendingReset = no_reset,
     ) -> None:
         self._source = source
         self._on_report = on_report
@@ -384,7 +389,7 @@ class RecorderThread:
             source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
         )
         self._inbox = Inbox()
-        if (reset := owed()) is not None:
+        if (reset := pending_reset()) is not None:
             self._inbox.put(reset)
         self._thread: threading.Thread | None = None
 
@@ -443,7 +448,7 @@ def start_recorder(
     on_report: OnReport,
     how: str = "process",
     reader: str | None = None,
-    owed: OwedReset = no_reset,
+    pending_reset: PendingReset = no_reset,
     selections: Sequence[Sequence[str]] = (),
     baselines: int = 0,
 ) -> RunningRecorder:
@@ -471,10 +476,10 @@ def start_recorder(
     if how == "thread":
         # Its own object if it can be built: the caller's object is used by other threads.
         own = build(spec, setup.reader) if spec.kind in KINDS else source
-        recorder = RecorderThread(own, setup, on_report, owed=owed)
+        recorder = RecorderThread(own, setup, on_report, pending_reset=pending_reset)
     else:
         log_file = str(Path(where) / "logs" / f"recorder-{spec.name}.log")
-        recorder = RecorderProcess(setup, on_report, log_file=log_file, owed=owed)
+        recorder = RecorderProcess(setup, on_report, log_file=log_file, pending_reset=pending_reset)
     recorder.start()
     return recorder
 

@@ -53,7 +53,14 @@ from headrace.capture.messages import (
     TakeBaseline,
     Warned,
 )
-from headrace.capture.source import Maintains, News, Recordable, Resets, Tells, Waits
+from headrace.capture.source import (
+    Maintains,
+    Recordable,
+    ReportsNotices,
+    Resets,
+    SourceNotice,
+    Waits,
+)
 from headrace.capture.table_selection import TableSelection
 from headrace.changelog.change import Changes
 from headrace.changelog.position import Position, SourcePosition
@@ -105,12 +112,12 @@ class Recorder:
         self._open_log = open_log
         self._selection = TableSelection(source, tables, selections, clock)
         self._clock = clock
-        self._notifier = cast(Tells, source) if source.traits.tells else None
+        self._notifier = cast(ReportsNotices, source) if source.traits.reports_notices else None
         self._maintained = cast(Maintains, source) if source.traits.maintains else None
         if source.traits.waits:
             cast(Waits, source).on_wait = self._wait
         self._resetting: Reset | None = None
-        self._notices: list[News] = []
+        self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
         self._connected = False
         self._state = ""
@@ -332,7 +339,7 @@ class Recorder:
 
     def _has_notices(self) -> bool:
         if self._notifier is not None:
-            self._notices += self._notifier.news()
+            self._notices += self._notifier.notices()
         return bool(self._notices)
 
     def _write_notices(self, log: LogWriter) -> None:
@@ -343,12 +350,16 @@ class Recorder:
         for each in self._notices:
             # A pipeline that takes only changes has no baseline, and must learn of missing ones.
             known = each.missing and log.schema(each.table) is not None
-            if each.owed and (known or log.has_baseline(each.table)):
+            if each.rebaseline_reason and (known or log.has_baseline(each.table)):
                 self._reports.append(
-                    Flushed(log.owe(each.table, each.owed, missing=each.missing).entry)
+                    Flushed(
+                        log.require_baseline(
+                            each.table, each.rebaseline_reason, missing=each.missing
+                        ).entry
+                    )
                 )
                 self._remember(log)
-            if each.owed:
+            if each.rebaseline_reason:
                 self._copies.give_up(each.table)
             if each.note:
                 log.note(each.note, each.table)
@@ -363,7 +374,7 @@ class Recorder:
         for table in new:
             # If the log has rows of the table, they are from an earlier time. Written before the
             # table is captured: after a crash in between, nothing else would show it.
-            self._notices.append(News(table, owed="left out", missing=True))
+            self._notices.append(SourceNotice(table, rebaseline_reason="left out", missing=True))
             self._write_notices(log)
             if not self._selection.take(table):
                 raise SourceUnreachable("Opening the source again for a new table", table=table)
@@ -597,16 +608,20 @@ def same_space(source: Recordable, known: str | None) -> bool:
 
 def tables_to_rebaseline(
     log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: bool
-) -> list[News]:
+) -> list[SourceNotice]:
     """
     Return a notice for each table whose rows in the log are no longer right.
 
     If a new history has `begun`, all tables need a new baseline anyway.
     """
-    found = [News(name, owed="columns") for name, now in described.items() if _outgrown(log, now)]
+    found = [
+        SourceNotice(name, rebaseline_reason="columns")
+        for name, now in described.items()
+        if _outgrown(log, now)
+    ]
     if not begun:
         lapsed = (name for name in described if _left_out(log, name))
-        found += [News(name, owed="left out", missing=True) for name in lapsed]
+        found += [SourceNotice(name, rebaseline_reason="left out", missing=True) for name in lapsed]
     return found
 
 

@@ -27,18 +27,18 @@ __all__ = [
     "Lag",
     "Lists",
     "Maintains",
-    "News",
     "PlannedBaseline",
     "Problem",
     "Recordable",
+    "ReportsNotices",
     "Resets",
     "Room",
     "Shares",
     "Source",
+    "SourceNotice",
     "SourcePosition",
     "SourceSpec",
     "SourceTraits",
-    "Tells",
     "Waits",
 ]
 
@@ -63,8 +63,8 @@ class SourceTraits:
     shares: bool = False
     """Whether it implements `Shares`: other processes can read its baselines in parts."""
 
-    tells: bool = False
-    """Whether it implements `Tells`: it reports more than changes to the log."""
+    reports_notices: bool = False
+    """Whether it implements `ReportsNotices`: it reports more than changes to the log."""
 
     maintains: bool = False
     """Whether it implements `Maintains`: what it set up at the database needs regular work."""
@@ -228,14 +228,14 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class SourceNotice:
     """A notice about one table that is written to the log, in addition to the table's changes."""
 
     table: TableName
     note: str = ""
     """Stored in the log and passed to `recall` later; empty: nothing new."""
 
-    owed: str = ""
+    rebaseline_reason: str = ""
     """Why the table needs a new baseline, in a word or two; empty: it does not."""
 
     missing: bool = False
@@ -245,7 +245,7 @@ class News:
     """A warning for the user, while reading continues."""
 
 
-class Tells(Protocol):
+class ReportsNotices(Protocol):
     """A source that reports events which are not changes of rows."""
 
     def claim(self) -> str:
@@ -267,7 +267,7 @@ class Tells(Protocol):
         """Take note that the log is durable up to `upto`: nothing before it is read again."""
         ...
 
-    def news(self) -> Sequence[News]:
+    def notices(self) -> Sequence[SourceNotice]:
         """
         Return the new notices, each once; called after `open`, `maintain` and every `read`.
 

@@ -33,7 +33,7 @@ def is_pattern(entry: str) -> bool:
     return entry.startswith("!") or "*" in entry or "?" in entry
 
 
-def place_of(name: str) -> tuple[str, str]:
+def split_table_name(name: str) -> tuple[str, str]:
     """Return the schema and the table of a name or a pattern."""
     parts = [
         (quoted.replace('""', '"') if quoted else plain.lower())
@@ -47,7 +47,7 @@ def matches(name: str, pattern: str) -> bool:
     """Whether `pattern`, without a `!`, matches the table called `name`."""
     return all(
         _expression(wanted).fullmatch(found)
-        for wanted, found in zip(place_of(pattern), place_of(name), strict=True)
+        for wanted, found in zip(split_table_name(pattern), split_table_name(name), strict=True)
     )
 
 
@@ -88,8 +88,8 @@ def matching(
         )
     # Compared by schema and table: a table can be written in several ways, but has one name in
     # the log.
-    taken = {place_of(name) for name in named}
-    there = [name for name in cast(Lists, source).tables() if place_of(name) not in taken]
+    taken = {split_table_name(name) for name in named}
+    there = [name for name in cast(Lists, source).tables() if split_table_name(name) not in taken]
     wanted = {name for patterns in selections for name in chosen(there, patterns)}
     return tuple(name for name in there if name in wanted)
 

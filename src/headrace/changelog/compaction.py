@@ -77,7 +77,7 @@ class Compaction:
         steps = self._run(str(upto), fences)
         return None if steps is None else self._merge(steps)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Start the search at the oldest step again."""
         self._from = ""
 

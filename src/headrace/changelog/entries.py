@@ -261,7 +261,7 @@ class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):
     latest: int = 0
     current: int = 0
     missing: RebaselineRequired | None = None
-    owed: RebaselineRequired | None = None
+    rebaseline_required: RebaselineRequired | None = msgspec.field(default=None, name="owed")
     usable: int = 0
     """The number of the baseline that changes can be applied to; 0: there is none."""
 

@@ -126,7 +126,7 @@ def _table(name: str, known: LogTable) -> KnownTable:
         latest=known.latest,
         current=known.current,
         missing=known.missing,
-        owed=known.rebaseline_required,
+        rebaseline_required=known.rebaseline_required,
         usable=known.baseline.baseline if known.baseline else 0,
         baselines=tuple(known.baselines.values()),
         windows=tuple(
@@ -151,7 +151,7 @@ def _known(table: KnownTable) -> LogTable:
             each.schema_id for each in table.schemas if each.late or each.schema_id > table.current
         },
         missing=table.missing,
-        rebaseline_required=table.owed,
+        rebaseline_required=table.rebaseline_required,
         baseline=baselines.get(table.usable),
         baselines=baselines,
         windows={

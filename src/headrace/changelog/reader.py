@@ -378,12 +378,12 @@ class LogReader:
         with self._changed:
             return self._known(table).windows.get(baseline)
 
-    def owed(self, table: str) -> RebaselineRequired | None:
+    def rebaseline_required(self, table: str) -> RebaselineRequired | None:
         """Return the newest entry that requires a new baseline of only this table."""
         with self._changed:
             return self._known(table).rebaseline_required
 
-    def owed_after(self, table: str, position: Position) -> RebaselineRequired | None:
+    def rebaseline_after(self, table: str, position: Position) -> RebaselineRequired | None:
         """Return the first such entry after a position that was not pruned."""
         with self._changed:
             entries = self._known(table).rebaselines

@@ -383,7 +383,9 @@ class LogWriter:
         self.enter(gap)
         return gap
 
-    def owe(self, table: str, reason: str, *, missing: bool = False) -> RebaselineRequired:
+    def require_baseline(
+        self, table: str, reason: str, *, missing: bool = False
+    ) -> RebaselineRequired:
         """
         Record that rows of one table changed without a change: it needs a new baseline.
 

@@ -89,7 +89,9 @@ def pack(
     found = contents(named, lean=lean)
     with opened_output(output, force=force) as stream:
         on_progress = _progress(output.name)
-        packed = write(found, stream, python=python, with_python=with_python, told=on_progress)
+        packed = write(
+            found, stream, python=python, with_python=with_python, on_progress=on_progress
+        )
     _print(output.absolute(), found, packed, time.monotonic() - began, as_json=as_json)
 
 

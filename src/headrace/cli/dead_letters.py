@@ -139,12 +139,12 @@ def show_dead_letter(
         _check_names(folder, config, pipeline, None)
     found = _at(position, dead_letters)
     if as_json:
-        from headrace.deadletters.letter import behind
+        from headrace.deadletters.letter import waiting_changes
 
         _echo(
             dead_letter_line(
                 dead_letter,
-                behind=[str(each.position) for each in behind(dead_letter, dead_letters)],
+                behind=[str(each.position) for each in waiting_changes(dead_letter, dead_letters)],
             )
             for dead_letter in found
         )
@@ -162,10 +162,10 @@ def show_dead_letter(
 
 def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
     # Imported here: `--help` needs no Arrow, and would be slow with it.
-    from headrace.deadletters.store import read_letters
+    from headrace.deadletters.store import read_dead_letters
     from headrace.storage.s3 import storage_of
 
-    return read_letters(storage_of(folder), pipeline, superseded=superseded)
+    return read_dead_letters(storage_of(folder), pipeline, superseded=superseded)
 
 
 def _check_names(
@@ -452,14 +452,14 @@ def _others(dead_letter: DeadLetter, dead_letters: Sequence[DeadLetter]) -> Iter
     """Yield what this dead letter waits for, and what waits for it."""
     from rich.text import Text
 
-    from headrace.deadletters.letter import behind
+    from headrace.deadletters.letter import waiting_changes
 
     if dead_letter.kind == "behind":
         for other in dead_letters:
-            if other.kind == "failed" and dead_letter in behind(other, dead_letters):
+            if other.kind == "failed" and dead_letter in waiting_changes(other, dead_letters):
                 yield Text(f"Waits for the dead letter at {other.position}.")
                 break
-    followers = behind(dead_letter, dead_letters)
+    followers = waiting_changes(dead_letter, dead_letters)
     if not followers:
         yield Text("No later changes are waiting.")
         return

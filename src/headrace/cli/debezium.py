@@ -33,7 +33,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from headrace.capture.table_selection import place_of
+from headrace.capture.table_selection import split_table_name
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import ChangeSlice
@@ -99,7 +99,7 @@ class Envelopes:
         kind = self.lineage.partition("/")[0]
         namespace, table = "", piece.schema.table
         if kind == "pg":
-            namespace, table = place_of(table)
+            namespace, table = split_table_name(table)
         return {
             "version": self.version,
             "connector": _CONNECTORS.get(kind, kind),

@@ -7,7 +7,7 @@ source never had. The keys of both images count. So if a change alters the key o
 keys are held from then on. A truncate ends every hold before it (R23d).
 
 `changes_to_park` does no I/O: it takes the rows of a batch and returns a list of rows.
-`set_aside_in` applies it to the segments of a batch. It runs only on the driver, and only if
+`parked_in` applies it to the segments of a batch. It runs only on the driver, and only if
 something failed or is held. It then reads the segments itself, so both images get into the dead
 letter exactly as the log has them.
 """
@@ -30,8 +30,8 @@ from headrace.changelog.ranges import Span, inside
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.keys import packed_keys
-from headrace.deadletters.letter import Kind, NewLetter
-from headrace.deadletters.store import Letters
+from headrace.deadletters.letter import Kind, NewDeadLetter
+from headrace.deadletters.store import DeadLetterStore
 from headrace.errors import TooManyFailed
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import Failure, RowReference
@@ -228,8 +228,8 @@ Held = Mapping[bytes, Position]
 class HeldChanges:
     """Changes that are left out of a batch, and the dead letters that keep them."""
 
-    places: frozenset[RowReference] = frozenset()
-    letters: tuple[NewLetter, ...] = ()
+    references: frozenset[RowReference] = frozenset()
+    dead_letters: tuple[NewDeadLetter, ...] = ()
 
 
 @dataclass(slots=True)
@@ -305,12 +305,12 @@ class Segments:
         return frozenset(found)
 
 
-def set_aside_in(
+def parked_in(
     segments: Segments, held: Held, failures: Collection[Failure], lineage: str
 ) -> HeldChanges:
     """Return the changes to park: failed ones, held ones, and later ones of the same keys."""
     keys = dict(held)
-    failed = {failure.place: failure for failure in failures}
+    failed = {failure.reference: failure for failure in failures}
     emptied = None if segments.every_change else segments.truncated()
     if emptied is not None:
         # The truncate removed all rows before it, and so ends their holds (R23d). A row of a
@@ -337,7 +337,7 @@ def set_aside_in(
                 keys[key] = min(position, keys.get(key, position))
             references.add(one.reference)
             dead_letters.append(
-                NewLetter(
+                NewDeadLetter(
                     table=schema.table,
                     lineage=lineage,
                     position=position,
@@ -361,21 +361,21 @@ def _last_truncate(rows: pa.Table) -> RowReference | None:
     return rows["_commit"][at].as_py(), rows["_ordinal"][at].as_py()
 
 
-def baseline_letters(
+def baseline_dead_letters(
     log: LogReader,
     files: Sequence[File],
     failures: Collection[Failure],
     number: int,
     first: Position,
-) -> tuple[NewLetter, ...]:
+) -> tuple[NewDeadLetter, ...]:
     """Return the dead letters of a baseline's rows: referenced by (file, row), position F."""
     dead_letters = []
     for failure in failures:
-        file = files[failure.place[0]]
+        file = files[failure.reference[0]]
         schema = log.schema(file.table, file.schema)
-        row = log.rows(file).slice(failure.place[1], 1)
+        row = log.rows(file).slice(failure.reference[1], 1)
         dead_letters.append(
-            NewLetter(
+            NewDeadLetter(
                 table=file.table,
                 lineage=log.lineage or "",
                 position=first,
@@ -391,7 +391,9 @@ def baseline_letters(
     return tuple(dead_letters)
 
 
-def keep(store: Letters, new: Sequence[NewLetter], pipeline: Pipeline, name: str) -> None:
+def keep(
+    store: DeadLetterStore, new: Sequence[NewDeadLetter], pipeline: Pipeline, name: str
+) -> None:
     """Store the dead letters durably. Raise if more keys would be held than allowed."""
     if not new:
         return

@@ -49,7 +49,7 @@ BASELINE: Final = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
-class NewLetter:
+class NewDeadLetter:
     """A dead letter before it is stored."""
 
     table: str
@@ -143,7 +143,9 @@ def contents(rows: pa.Table, schema: TableSchema) -> Iterator[Content]:
         )
 
 
-def behind(dead_letter: DeadLetter, dead_letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+def waiting_changes(
+    dead_letter: DeadLetter, dead_letters: Iterable[DeadLetter]
+) -> list[DeadLetter]:
     """Return the dead letters blocked by `dead_letter`; all are in position order."""
     keys = set(dead_letter.keys)
     found = []
@@ -271,7 +273,7 @@ Record: TypeAlias = Page | ClearedDeadLetters
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
-def page(number: int, pipeline: str, dead_letters: Sequence[NewLetter], parked: int) -> Page:
+def page(number: int, pipeline: str, dead_letters: Sequence[NewDeadLetter], parked: int) -> Page:
     """Return the record that stores these dead letters."""
     groups: dict[TableSchema, tuple[int, list[pa.Table]]] = {}
     stored = []

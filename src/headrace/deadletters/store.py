@@ -35,7 +35,7 @@ from headrace.deadletters.letter import (
     ClearedDeadLetters,
     DeadLetter,
     Kind,
-    NewLetter,
+    NewDeadLetter,
     Record,
     StoredDeadLetter,
     encode,
@@ -51,9 +51,9 @@ from headrace.storage.files import Files
 __all__ = [
     "FOLDER",
     "DeadLetter",
-    "Letters",
-    "NewLetter",
-    "read_letters",
+    "DeadLetterStore",
+    "NewDeadLetter",
+    "read_dead_letters",
 ]
 
 
@@ -112,7 +112,7 @@ class Ledger:
             self._known[identity(dead_letter)] = known
             _hold(self._held[dead_letter.table], known)
 
-    def wants(self, dead_letter: NewLetter) -> bool:
+    def wants(self, dead_letter: NewDeadLetter) -> bool:
         """
         Return whether a dead letter must be stored.
 
@@ -163,7 +163,7 @@ class Ledger:
             dead_letters = [each for each in dead_letters if (each.baseline or 0) <= newest]
         return _held(_counting(dead_letters, since, baseline))
 
-    def emptied(self, dead_letter: NewLetter) -> bool:
+    def emptied(self, dead_letter: NewDeadLetter) -> bool:
         """Return whether a truncate superseded this dead letter."""
         known = self._known.get(identity(dead_letter))
         return known is not None and known.superseded == "truncate"
@@ -185,7 +185,7 @@ class Ledger:
         return self.chosen(table, superseded=False)
 
 
-def identity(dead_letter: NewLetter | StoredDeadLetter) -> Identity:
+def identity(dead_letter: NewDeadLetter | StoredDeadLetter) -> Identity:
     """Return what identifies a dead letter."""
     position = str(dead_letter.position)
     if dead_letter.baseline is None:
@@ -238,7 +238,7 @@ FOLDER = "dead-letters"
 _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
 
 
-class Letters:
+class DeadLetterStore:
     """
     The dead letters of one pipeline.
 
@@ -260,7 +260,7 @@ class Letters:
         """Whether a write failed, so that its file may or may not exist."""
 
     @classmethod
-    def open(cls, files: Files, pipeline: str, clock: Callable[[], float]) -> Letters:
+    def open(cls, files: Files, pipeline: str, clock: Callable[[], float]) -> DeadLetterStore:
         """
         Return the dead letters of `pipeline` in a data directory.
 
@@ -290,7 +290,7 @@ class Letters:
         with self._sure():
             return self._ledger.held(table, since, baseline, newest)
 
-    def not_emptied(self, dead_letters: Sequence[NewLetter]) -> list[NewLetter]:
+    def not_emptied(self, dead_letters: Sequence[NewDeadLetter]) -> list[NewDeadLetter]:
         """
         Return the dead letters without those that a truncate superseded.
 
@@ -302,10 +302,10 @@ class Letters:
                 dead_letter for dead_letter in dead_letters if not self._ledger.emptied(dead_letter)
             ]
 
-    def add(self, dead_letters: Sequence[NewLetter]) -> int:
+    def add(self, dead_letters: Sequence[NewDeadLetter]) -> int:
         """Store these dead letters; return how many of them are new."""
         with self._sure():
-            new: dict[Identity, NewLetter] = {}
+            new: dict[Identity, NewDeadLetter] = {}
             for dead_letter in dead_letters:
                 if self._ledger.wants(dead_letter) and (
                     dead_letter.kind == "failed" or identity(dead_letter) not in new
@@ -366,7 +366,7 @@ class Letters:
         with self._sure():
             return len(self._ledger.chosen(None, superseded=False))
 
-    def keys(self, with_new: Sequence[NewLetter] = ()) -> int:
+    def keys(self, with_new: Sequence[NewDeadLetter] = ()) -> int:
         """Return the number of held keys of all tables, including those of `with_new`."""
         with self._sure():
             new = {(dead_letter.table, key) for dead_letter in with_new for key in dead_letter.keys}
@@ -412,7 +412,7 @@ class Letters:
         return int(self._clock() * 1_000_000)
 
 
-def read_letters(
+def read_dead_letters(
     files: Files, pipeline: str | None = None, *, superseded: bool = False
 ) -> tuple[DeadLetter, ...]:
     """

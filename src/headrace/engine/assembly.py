@@ -58,7 +58,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         term=directory.store.term,
         on_report=recording.on_report,
         how=state.options.recorder,
-        owed=recording.pending_reset,
+        pending_reset=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
     )

@@ -445,9 +445,9 @@ class Engine:
     ) -> tuple[DeadLetter, ...]:
         """Return the dead letters, pipeline by pipeline, in position order."""
         return tuple(
-            letter
+            dead_letter
             for run in self._state.runs_of(pipeline, None)
-            for letter in run.delivery.dead_letters.all(superseded=superseded)
+            for dead_letter in run.delivery.dead_letters.all(superseded=superseded)
         )
 
     def explain(self, pipeline: str) -> Explanation:

@@ -304,8 +304,10 @@ def _on_error(values: Values) -> OnError:
 
     if values["on_persistent_failure"] == "stop":
         return "stop"
-    letters = values["dead_letter"]
-    return DeadLetters(max_per_batch=letters["max_per_batch"], max_keys=letters["max_keys"])
+    dead_letters = values["dead_letter"]
+    return DeadLetters(
+        max_per_batch=dead_letters["max_per_batch"], max_keys=dead_letters["max_keys"]
+    )
 
 
 # --- columns of in-memory targets -----------------------------------------------------------------

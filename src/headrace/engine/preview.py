@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from headrace.capture.registry import TableSample, sample
-from headrace.capture.table_selection import matching, place_of
+from headrace.capture.table_selection import matching, split_table_name
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
@@ -143,7 +143,9 @@ def _wanted(tables: Sequence[TableName], asked: TableName | None) -> Sequence[Ta
     if asked is None and tables:
         return tables
     for name in tables:
-        if asked is not None and (name == asked or place_of(name) == place_of(asked)):
+        if asked is not None and (
+            name == asked or split_table_name(name) == split_table_name(asked)
+        ):
             return [name]
     if asked is None:
         raise UnknownPipeline(
@@ -203,7 +205,7 @@ def _outcomes(
     made = row_values(only, output.columns)
     # If inserts of the source replace rows, a row that does not pass becomes a delete.
     after = {at: row for at, op, row in zip(ordinals, ops, made, strict=True) if op != Op.DELETE}
-    failures = {failure.place[1]: failure for failure in result.failures}
+    failures = {failure.reference[1]: failure for failure in result.failures}
     for at, before in enumerate(images(changes, schema, "after")):
         assert before is not None
         failure = failures.get(at)

@@ -44,8 +44,8 @@ from headrace.changelog.ranges import (
 )
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.deadletters.hold import Segments, baseline_letters
-from headrace.deadletters.letter import NewLetter
+from headrace.deadletters.hold import Segments, baseline_dead_letters
+from headrace.deadletters.letter import NewDeadLetter
 from headrace.errors import (
     BadTransform,
     ChangesMissing,
@@ -328,9 +328,11 @@ class Replay:
             self._read = (self._rows, 0)
             self._report(table.since)
         self._read = (self._of[0], 0)
-        letters = baseline_letters(self._log, files, failures, baseline.baseline, table.since)
-        self._failed += len(letters)
-        self._hold(table, letters)
+        dead_letters = baseline_dead_letters(
+            self._log, files, failures, baseline.baseline, table.since
+        )
+        self._failed += len(dead_letters)
+        self._hold(table, dead_letters)
 
     def _show(self, at: Position) -> None:
         for table in self._tables.values():
@@ -425,8 +427,8 @@ class Replay:
             )
         # A failed change that a truncate covers has no dead letter, and failed all the same.
         self._failed += computed.failed
-        self._failed += sum(letter.kind == "behind" for letter in computed.letters)
-        self._hold(table, computed.letters)
+        self._failed += sum(dead_letter.kind == "behind" for dead_letter in computed.dead_letters)
+        self._hold(table, computed.dead_letters)
         return computed
 
     def _window(self, table: ReplayTable, batch: LogBatch) -> BaselineWindow | None:
@@ -435,11 +437,13 @@ class Replay:
             return None
         return self._jobs.window(table.member.table, table.baseline.baseline, batch)
 
-    def _hold(self, table: ReplayTable, letters: Sequence[NewLetter]) -> None:
+    def _hold(self, table: ReplayTable, dead_letters: Sequence[NewDeadLetter]) -> None:
         """Leave out later changes of these keys; raise if the pipeline allows fewer."""
-        for letter in letters:
-            for key in letter.keys:
-                table.held[key] = min(letter.position, table.held.get(key, letter.position))
+        for dead_letter in dead_letters:
+            for key in dead_letter.keys:
+                table.held[key] = min(
+                    dead_letter.position, table.held.get(key, dead_letter.position)
+                )
         policy = self._pipeline.on_error
         limit = policy.max_keys if isinstance(policy, DeadLetters) else 0
         held = sum(len(each.held) for each in self._tables.values())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[RowReference]]
+BlockedRows: TypeAlias = Callable[[Sequence[Failure]], frozenset[RowReference]]
 """Returns the changes to park for these failures: they, and later ones of their keys (R30)."""
 
 
@@ -179,7 +179,7 @@ class GivesFrames(Protocol):
         self,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
-        behind: Behind,
+        blocked: BlockedRows,
         take: Callable[[DataFrame], None],
     ) -> tuple[Failure, ...]:
         """Call `take` with a batch of one table; return the rows that could not be computed."""

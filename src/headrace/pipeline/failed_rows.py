@@ -107,8 +107,8 @@ class Isolation:
 
     def admit(self, found: Iterable[Failure]) -> None:
         """Add these failures."""
-        for failure in sorted(found, key=lambda failure: failure.place):
-            self._failures.setdefault(failure.place, failure)
+        for failure in sorted(found, key=lambda failure: failure.reference):
+            self._failures.setdefault(failure.reference, failure)
             if not self._most:
                 raise self._stopped_at(failure)
         if len(self._failures) > self._most:
@@ -172,7 +172,7 @@ class Isolation:
         return found or halve(self._job.references(without), self._job.fails, enough, code)
 
     def _stopped_at(self, failure: Failure) -> RowFailed:
-        where: dict[str, Any] = dict(zip(self._named, failure.place, strict=True))
+        where: dict[str, Any] = dict(zip(self._named, failure.reference, strict=True))
         if failure.code == OUTSIDE_TYPE:
             return RowFailed(
                 f"A value does not fit the type of its column {failure.facts['column']}",
@@ -395,7 +395,7 @@ class SegmentCopies:
         return folder.path(name)
 
 
-def places_in(paths: Sequence[str]) -> list[RowReference]:
+def references_in(paths: Sequence[str]) -> list[RowReference]:
     """Return the references of the rows in these segments, in order."""
     found: list[RowReference] = []
     for path in paths:

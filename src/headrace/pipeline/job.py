@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import JobFailed, RowFailed, StorageError
-from headrace.pipeline.failed_rows import Scratch, SegmentCopies, places_in, readable
+from headrace.pipeline.failed_rows import Scratch, SegmentCopies, readable, references_in
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.plan.types import spark_type
@@ -184,7 +184,7 @@ class Job:
 
     def references(self, without: frozenset[RowReference]) -> list[RowReference]:
         paths = [path for piece in self._with_references() for path in piece.paths]
-        return [each for each in places_in(paths) if each not in without]
+        return [each for each in references_in(paths) if each not in without]
 
     def fails(self, only: Sequence[RowReference]) -> str | None:
         try:

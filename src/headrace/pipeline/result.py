@@ -44,7 +44,7 @@ OUTSIDE_TYPE = "VALUE_OUTSIDE_TYPE"
 class Failure:
     """A row that cannot be computed, and why. Other errors of a job are never a `Failure` (S2)."""
 
-    place: RowReference
+    reference: RowReference
     code: str
     """Spark's error condition (`DIVIDE_BY_ZERO`), `FUNCTION_FAILED` or `VALUE_OUTSIDE_TYPE`."""
 

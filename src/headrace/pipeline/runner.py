@@ -41,7 +41,7 @@ from headrace.errors import (
 from headrace.pipeline.baseline_copy import copy_parts
 from headrace.pipeline.batch import (
     BatchFacts,
-    Behind,
+    BlockedRows,
     LoadedRows,
     PreparedPipeline,
     Runner,
@@ -245,7 +245,7 @@ class SparkPipeline:
         self,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
-        behind: Behind,
+        blocked: BlockedRows,
         take: Callable[[DataFrame], None],
     ) -> tuple[Failure, ...]:
         with self._batch(parts, facts) as work:
@@ -255,9 +255,9 @@ class SparkPipeline:
                     frames = list(work.job.frames(without, copies))
                     take(as_one(frames, work.outputs[-1], facts.first.epoch))
 
-            work.examine(facts.without, behind)
+            work.examine(facts.without, blocked)
             settle = work.isolate().settle
-            settle(attempt, facts.without, blocked=behind, otherwise=_of_function)
+            settle(attempt, facts.without, blocked=blocked, otherwise=_of_function)
         return work.failures
 
     def give_baseline(
@@ -323,7 +323,7 @@ class SparkPipeline:
             work = _Work(job, [piece.plan.output for piece in pieces], self._pipeline, job_facts)
             if facts.marked or any(part.marked for part in parts):
                 marked = job.outside_type()
-                work.isolate().admit(each for each in marked if each.place not in facts.without)
+                work.isolate().admit(each for each in marked if each.reference not in facts.without)
             yield work
             self._remember(spark, work, facts.rows, sum(map(_size, parts)))
 
@@ -434,7 +434,7 @@ class _Work:
         return tables
 
     def examine(
-        self, without: frozenset[RowReference] = frozenset(), blocked: Behind | None = None
+        self, without: frozenset[RowReference] = frozenset(), blocked: BlockedRows | None = None
     ) -> None:
         """Check the results of users' functions, if any, before a target gets them."""
         if self.job.has_own_code:

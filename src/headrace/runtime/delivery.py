@@ -45,14 +45,14 @@ from headrace.deadletters.hold import (
     Held,
     HeldChanges,
     Segments,
-    baseline_letters,
+    baseline_dead_letters,
     beyond,
     keep,
-    set_aside_in,
+    parked_in,
     without,
 )
-from headrace.deadletters.letter import NewLetter
-from headrace.deadletters.store import Letters
+from headrace.deadletters.letter import NewDeadLetter
+from headrace.deadletters.store import DeadLetterStore
 from headrace.errors import BadTransform, UnknownValue
 from headrace.pipeline.batch import (
     BatchFacts,
@@ -68,10 +68,10 @@ from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
 from headrace.storage.killpoints import (
+    DEAD_LETTERS_STORED,
     EFFECT_DONE,
     INTENT_STORED,
     JOB_DONE,
-    LETTERS_STORED,
     TARGET_WRITTEN,
     reach,
 )
@@ -98,7 +98,7 @@ class ComputedRows:
 
     rows: pa.Table
     truncate: RowReference | None = None
-    letters: tuple[NewLetter, ...] = ()
+    dead_letters: tuple[NewDeadLetter, ...] = ()
     failed: int = 0
     """Changes that could not be computed; one that a later truncate covers has no dead letter."""
 
@@ -163,15 +163,15 @@ class TableJobs:
         files = batch.files_of(member.table)
         if not files:
             return ComputedRows(member.nothing)
-        letters: tuple[NewLetter, ...] = ()
+        dead_letters: tuple[NewDeadLetter, ...] = ()
         segments: Segments | None = None
         parts = self.parts(member, files)
         facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
         if held or window is not None or part is not None:
             segments = self.segments(batch, files, window, part)
-            left_out, letters = self._left_out(segments, held)
+            left_out, dead_letters = self._left_out(segments, held)
             if part is not None and len(left_out) >= facts.rows:
-                return ComputedRows(member.nothing, None, letters)
+                return ComputedRows(member.nothing, None, dead_letters)
             facts = replace(facts, without=left_out)
         result = self._prepared.rows(parts, facts)
         self.count += 1
@@ -180,9 +180,9 @@ class TableJobs:
         rows = result.rows
         if result.failures:
             segments = segments or self.segments(batch, files, window, part)
-            parked = set_aside_in(segments, held, result.failures, self._log.lineage or "")
-            rows, letters = without(rows, parked.places), parked.letters
-        return ComputedRows(rows, result.truncate, letters, len(result.failures))
+            parked = parked_in(segments, held, result.failures, self._log.lineage or "")
+            rows, dead_letters = without(rows, parked.references), parked.dead_letters
+        return ComputedRows(rows, result.truncate, dead_letters, len(result.failures))
 
     def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
         """Yield the rows of a baseline; failures refer to (file, row) of the whole baseline."""
@@ -232,16 +232,16 @@ class TableJobs:
 
     def _left_out(
         self, segments: Segments, held: Held
-    ) -> tuple[frozenset[RowReference], tuple[NewLetter, ...]]:
+    ) -> tuple[frozenset[RowReference], tuple[NewDeadLetter, ...]]:
         """Return the changes that a job must not read, and the dead letters of held ones."""
         known = segments.known()
         if not held:
             return known, ()
-        parked = set_aside_in(segments, held, (), self._log.lineage or "")
-        return known | parked.places, parked.letters
+        parked = parked_in(segments, held, (), self._log.lineage or "")
+        return known | parked.references, parked.dead_letters
 
 
-def _beyond(result: JobResult, place: RowReference) -> JobResult:
+def _beyond(result: JobResult, reference: RowReference) -> JobResult:
     """
     Return what a batch that begins before F adds to the baseline.
 
@@ -251,16 +251,16 @@ def _beyond(result: JobResult, place: RowReference) -> JobResult:
     truncate = result.truncate
     return replace(
         result,
-        rows=beyond(result.rows, place),
-        truncate=truncate if truncate is not None and truncate > place else None,
-        failures=tuple(failure for failure in result.failures if failure.place > place),
+        rows=beyond(result.rows, reference),
+        truncate=truncate if truncate is not None and truncate > reference else None,
+        failures=tuple(failure for failure in result.failures if failure.reference > reference),
     )
 
 
 def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
     """Return failures of a part with their file counted from the baseline's first file."""
     return [
-        replace(failure, place=(failure.place[0] + before, failure.place[1]))
+        replace(failure, reference=(failure.reference[0] + before, failure.reference[1]))
         for failure in failures
     ]
 
@@ -316,7 +316,7 @@ class Delivery:
         self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._intent: Intent | None = None
-        self._dead_letters: Letters | None = None
+        self._dead_letters: DeadLetterStore | None = None
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
@@ -361,7 +361,7 @@ class Delivery:
             computed = {member.table: self._share(member, batch) for member in taking}
             computed_at = context.wall()
             reach(JOB_DONE)
-            self._keep([letter for each in computed.values() for letter in each.letters])
+            self._keep([found for each in computed.values() for found in each.dead_letters])
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
             if self._target.traits.durable:
@@ -416,7 +416,7 @@ class Delivery:
     def open(self) -> None:
         """Read the dead letters and the intent of the previous run."""
         context = self._context
-        self._dead_letters = Letters.open(context.files, self.name, context.wall)
+        self._dead_letters = DeadLetterStore.open(context.files, self.name, context.wall)
         self._intent = context.store.intent(self.name)
         if self._target.traits.durable:
             self.tried = context.log.end
@@ -426,11 +426,11 @@ class Delivery:
         if self.dead_letters_stale:
             context = self._context
             context.check()
-            self._dead_letters = Letters.open(context.files, self.name, context.wall)
+            self._dead_letters = DeadLetterStore.open(context.files, self.name, context.wall)
             self.dead_letters_stale = False
 
     @property
-    def dead_letters(self) -> Letters:
+    def dead_letters(self) -> DeadLetterStore:
         """The pipeline's dead letters."""
         assert self._dead_letters is not None, "open comes first"
         return self._dead_letters
@@ -447,10 +447,10 @@ class Delivery:
         # Those of its own baseline count, whatever number the new one must exceed.
         return self.dead_letters.held(member.table, newest=max(member.newer_than, member.baseline))
 
-    def _keep(self, new: Sequence[NewLetter]) -> None:
+    def _keep(self, new: Sequence[NewDeadLetter]) -> None:
         if new:
             keep(self.dead_letters, new, self._pipeline, self.name)
-            reach(LETTERS_STORED)
+            reach(DEAD_LETTERS_STORED)
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
         for table, each in computed.items():
@@ -466,7 +466,7 @@ class Delivery:
         """Clear all dead letters: the pipeline was dropped, and holds no keys."""
         if self._dead_letters is not None:
             far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({letter.table for letter in self._dead_letters.all()}):
+            for table in sorted({each.table for each in self._dead_letters.all()}):
                 self._dead_letters.clear(table, far, "dropped")
 
     # -- baselines --------------------------------------------------------------------
@@ -506,7 +506,7 @@ class Delivery:
         # the baseline contains (R11).
         window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
         computed = self._jobs.changes(member, batch, held, load.first, window)
-        self._keep(self.dead_letters.not_emptied(computed.letters))
+        self._keep(self.dead_letters.not_emptied(computed.dead_letters))
         self._clear_truncated(batch, {member.table: computed})
         load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
         load.reached = batch.last
@@ -521,7 +521,7 @@ class Delivery:
     ) -> None:
         if failures:
             log = self._context.log
-            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
+            new = baseline_dead_letters(log, baseline.files, failures, baseline.baseline, first)
             self._keep(new)
 
     # -- frames, and rows that executors prepare --------------------------------------
@@ -542,7 +542,7 @@ class Delivery:
             held = self.dead_letters.held(member.table)
             parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
-            self._keep(parked.letters)
+            self._keep(parked.dead_letters)
             if (emptied := segments.truncated_at()) is not None:
                 self.dead_letters.clear(member.table, emptied, "truncate")
         return batch.last
@@ -560,7 +560,7 @@ class Delivery:
         staged, emptied, parked = self._staging.changes(member, batch, parts, segments, held)
         self._jobs.count += 1
         truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return ComputedRows(member.nothing, truncate, parked.letters, staged=staged)
+        return ComputedRows(member.nothing, truncate, parked.dead_letters, staged=staged)
 
 
 # --- frames for a user's function -----------------------------------------------------------------
@@ -607,16 +607,16 @@ class FrameDelivery:
     ) -> HeldChanges:
         """Pass one table's share of a batch; return the changes that were parked."""
         lineage = segments.log.lineage or ""
-        parked = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
+        parked = parked_in(segments, held, (), lineage) if held else HeldChanges()
         seen = segments.known()
         if batch.first <= member.reached:
             seen |= segments.upto(member.reached)  # they are in the baseline that it received
 
         def blocked_by(failures: Sequence[Failure]) -> frozenset[RowReference]:
             nonlocal parked
-            parked = set_aside_in(segments, held, failures, lineage)
+            parked = parked_in(segments, held, failures, lineage)
             # Changes before a truncate have no dead letters, but they fail all the same.
-            return seen | parked.places | {failure.place for failure in failures}
+            return seen | parked.references | {failure.reference for failure in failures}
 
         about = FrameBatch(
             # With the baseline: after a reload the same range is another batch.
@@ -627,7 +627,7 @@ class FrameDelivery:
             batch.last,
         )
         facts = BatchFacts.of(segments.files, batch.first, batch.last)
-        facts = replace(facts, without=seen | parked.places)
+        facts = replace(facts, without=seen | parked.references)
         self._prepared.give(
             parts,
             facts,

@@ -255,7 +255,7 @@ class Member:
 
     def rebaseline_required(self, log: LogReader) -> RebaselineRequired | None:
         """Return why the table needs a new baseline or lacks changes; None if it does not."""
-        required = log.owed(self.table) if self.following else None
+        required = log.rebaseline_required(self.table) if self.following else None
         if required is None:
             return None
         if self.baseline:
@@ -267,7 +267,7 @@ class Member:
         """Whether the baseline that is being loaded can no longer catch up."""
         if log.gap is None or self.load is None:
             return False
-        required = log.owed(self.table)
+        required = log.rebaseline_required(self.table)
         if required is not None and 0 < self.load.baseline <= required.baseline:
             return True
         return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor

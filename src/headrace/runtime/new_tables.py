@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from headrace.capture.table_selection import chosen, place_of
+from headrace.capture.table_selection import chosen, split_table_name
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTransform, ControlError, HeadraceError
 from headrace.observe.logs import logger
@@ -44,8 +44,10 @@ def takes(pipeline: Pipeline, table: TableName) -> bool:
 
 def _matched(pipeline: Pipeline, tables: Collection[TableName]) -> list[TableName]:
     """Return the tables that belong to the pipeline only because of a pattern."""
-    named = {place_of(table) for table in pipeline.tables}
-    return [each for each in chosen(tables, pipeline.patterns) if place_of(each) not in named]
+    named = {split_table_name(table) for table in pipeline.tables}
+    return [
+        each for each in chosen(tables, pipeline.patterns) if split_table_name(each) not in named
+    ]
 
 
 class NewTables:

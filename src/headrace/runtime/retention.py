@@ -237,7 +237,7 @@ class LogRetention:
         sent = self._sent
         if sent is not None and Position.parse(order.prune) <= self._recording.log.floor:
             # Everything was done: entries read since make no difference.
-            sent = msgspec.structs.replace(sent, heard=order.heard)
+            sent = msgspec.structs.replace(sent, known_entry=order.known_entry)
         if sent != order:
             self._sent = order
             self._recording.send(order)
@@ -292,7 +292,7 @@ class LogRetention:
         in_use |= {number for lease in named for number in lease.baselines}
         drop = before & self._superseded - in_use
         return MaintainLog(
-            heard=newest,
+            known_entry=newest,
             prune=str(lowest(pins, end)),
             settled=str(settled),
             fences=tuple(str(at) for at in sorted(cuts) if floor <= at < settled),

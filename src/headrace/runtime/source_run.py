@@ -515,7 +515,7 @@ class SourceRun:
         with self._lock:
             self._credit_given = False
             now = self._wall()
-            self._times[report.entry] = (now - report.gathered, now)
+            self._times[report.entry] = (now - report.buffered_seconds, now)
             while len(self._times) > _TIMES_KEPT:
                 self._times.pop(next(iter(self._times)))
             self._reported = max(self._reported, report.entry)

@@ -307,7 +307,7 @@ def pack(
     *,
     python: str | None = None,
     with_python: bool = False,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PackedArchive:
     """
     Write an archive of these contents; `told` is called with the bytes done and in all.
@@ -323,7 +323,7 @@ def pack(
             entries.append(_Entry(at, path, mode=_mode(path)))
     sizes = [len(entry.data) if entry.path is None else _size(entry.path) for entry in entries]
     total, done = sum(sizes), 0
-    told(0, total)
+    on_progress(0, total)
     with (
         gzip.GzipFile("", "wb", _LEVEL, stream, mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
@@ -331,7 +331,7 @@ def pack(
         for entry, size in zip(entries, sizes, strict=True):
             _add(archive, entry, size)
             done += size
-            told(done, total)
+            on_progress(done, total)
     return PackedArchive(len(entries), total, interpreter)
 
 

@@ -370,7 +370,7 @@ def unseen_after(asked: ReadRequest, at: Position) -> Position | None:
     """Return where rows changed without a recorded change, unless the query ignores gaps."""
     if asked.options.on_gap != "fail":
         return None
-    unseen = asked.log.owed_after(asked.table, at)
+    unseen = asked.log.rebaseline_after(asked.table, at)
     return None if unseen is None else Position.parse(unseen.at)
 
 
@@ -378,7 +378,7 @@ def refuse_unseen(asked: ReadRequest, part: Span) -> None:
     """Raise if rows changed in a part without a recorded change, and without a gap."""
     if asked.options.on_gap != "fail":
         return
-    unseen = asked.log.owed_after(asked.table, part.after)
+    unseen = asked.log.rebaseline_after(asked.table, part.after)
     if unseen is not None and part.holds(Position.parse(unseen.at)):
         raise ChangesMissing(
             "Rows of the table changed, and the changes were not recorded",

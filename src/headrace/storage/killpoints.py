@@ -53,7 +53,7 @@ JOB_DONE = "job_done"
 TARGET_WRITTEN = "target_written"
 """A target has written a batch, and progress does not include it."""
 
-LETTERS_STORED = "letters_stored"
+DEAD_LETTERS_STORED = "letters_stored"
 """Dead letters are durable, and the target has nothing of the batch."""
 
 INTENT_STORED = "intent_stored"
@@ -113,7 +113,7 @@ POINTS = (
     BASELINE_LOADED,
     JOB_DONE,
     TARGET_WRITTEN,
-    LETTERS_STORED,
+    DEAD_LETTERS_STORED,
     INTENT_STORED,
     EFFECT_DONE,
     TABLE_SWITCHED,

@@ -96,13 +96,13 @@ class ChangeReader(Iterator[TableChange]):
             if lag > self._max_lag and lag > len(changes):
                 self._waiting.clear()
                 self._done = True
-                self._error = FellBehind("The reader of changes is too slow", behind=lag)
+                self._error = FellBehind("The reader of changes is too slow", lag=lag)
             else:
                 self._waiting.append(changes)
             self._wake.notify_all()
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         """The number of changes that are visible and not yet read."""
         return self._put - self._taken
 

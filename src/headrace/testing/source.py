@@ -40,24 +40,24 @@ Call = Literal["open", "read", "baseline", "acknowledge"]
 class MemoryPosition:
     """A commit in one of the source's histories; `life` is the number of the history."""
 
-    life: int
+    generation: int
     commit: int
 
     @property
     def lineage(self) -> str:
         """The lineage: commit numbers start again in every history."""
-        return f"test/{self.life}"
+        return f"test/{self.generation}"
 
     def __str__(self) -> str:
-        return f"{self.life}:{self.commit}"
+        return f"{self.generation}:{self.commit}"
 
     @classmethod
     def parse(cls, text: str) -> MemoryPosition:
         """Read back what `str()` wrote."""
-        life, colon, commit = text.partition(":")
-        if not (colon and life.isdecimal() and commit.isdecimal()):
+        generation, colon, commit = text.partition(":")
+        if not (colon and generation.isdecimal() and commit.isdecimal()):
             raise BadPosition("Text is not a position of a memory source", text=text)
-        return cls(int(life), int(commit))
+        return cls(int(generation), int(commit))
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class MemorySource:
         self._rows: dict[TableName, dict[Key, dict[str, object]]] = {}
         self._history: list[_Commit] = []
         self._open_commit: _Commit | None = None
-        self._life = 1
+        self._generation = 1
         self._last = 0
         self._at = MemoryPosition(1, 0)
         self._part = 0
@@ -208,7 +208,7 @@ class MemorySource:
     def reset(self) -> None:
         """Begin a new history, as after a restore: rows stay, commit numbers start again."""
         with self._changed:
-            self._life += 1
+            self._generation += 1
             self._last = 0
             self._history = []
             self._changed.notify_all()
@@ -243,7 +243,7 @@ class MemorySource:
     def position(self) -> MemoryPosition:
         """The last commit."""
         with self._changed:
-            return MemoryPosition(self._life, self._last)
+            return MemoryPosition(self._generation, self._last)
 
     def wait_until_read(self, timeout: float = 10.0) -> bool:
         """Wait until everything emitted so far has been read; return whether it has."""
@@ -306,7 +306,7 @@ class MemorySource:
         self._called("open")
         with self._changed:
             wanted = MemoryPosition.parse(str(after)) if after is not None else self.position
-            goes_on = wanted.life == self._life and self.traits.resumes
+            goes_on = wanted.generation == self._generation and self.traits.resumes
             self._at = wanted if goes_on else self.position
             self._part = 0
             self._is_open = True
@@ -319,7 +319,7 @@ class MemorySource:
                 self._changed.wait_for(self._something_to_read, wait)
             self._awake = False
             self._called("read")
-            if self._at.life != self._life:
+            if self._at.generation != self._generation:
                 raise SourceUnreachable("The history was replaced", source=self.name)
             return self._next(most)
 
@@ -344,7 +344,7 @@ class MemorySource:
             taken += rest
             markers += commit.markers
             self._part = 0
-            upto = MemoryPosition(self._life, commit.number)
+            upto = MemoryPosition(self._generation, commit.number)
         if upto == self._at and not taken:
             return None
         self._at = upto

@@ -203,7 +203,7 @@ def test_a_gap_is_an_error_that_names_the_option_to_go_on(shop: MadeLog) -> None
 
 
 def test_rows_that_changed_unseen_are_told_like_a_gap(shop: MadeLog) -> None:
-    shop.writer.owe("orders", "partitions")
+    shop.writer.require_baseline("orders", "partitions")
     shop.flush(insert(7))
     with pytest.raises(ChangesMissing, match="not recorded"):
         shop.read()

@@ -84,7 +84,7 @@ def test_which_schemas_were_read_late_is_kept_with_the_state(log: MadeLog) -> No
     log.writer.describe({"orders": WITH_NOTE})
     noted_late = replace(insert(4), after={"id": 4, "name": "d", "note": "x"})
     log.flush(noted_late, schema=WITH_NOTE)
-    log.writer.owe("orders", "columns")
+    log.writer.require_baseline("orders", "columns")
     written = log.writer.history
     read = history_of(state_of(written, log.writer.head()))
     for history in (written, read):

@@ -16,7 +16,7 @@ from tests.pipeline.reading.made_log import MadeLog, ids
 def test_rows_that_changed_unseen_are_told_each_time(log: MadeLog) -> None:
     for commit, reason in enumerate(("partitions", "columns", "left out"), 1):
         log.flush(insert(commit))
-        log.writer.owe("orders", reason)
+        log.writer.require_baseline("orders", reason)
     log.flush(insert(4))
     stream = log.stream()
     for commit, reason in enumerate(("partitions", "columns", "left out"), 1):
@@ -36,7 +36,7 @@ def test_rows_that_changed_unseen_are_told_each_time(log: MadeLog) -> None:
 
 def test_only_rows_of_this_table_count(log: MadeLog) -> None:
     log.flush(insert(1), schema=table("items"))
-    log.writer.owe("items", "partitions")
+    log.writer.require_baseline("items", "partitions")
     log.flush(insert(2))
     assert ids(log.read()) == [2]
     prune(log.writer, Position(1, 1, 1))

@@ -283,7 +283,7 @@ def test_a_gap_ends_a_stream_and_a_new_epoch_goes_on(log: MadeLog) -> None:
 
 def test_all_before_rows_that_changed_unseen_is_given_and_then_it_is_told(log: MadeLog) -> None:
     log.flush(insert(1))
-    log.writer.owe("orders", "partitions")
+    log.writer.require_baseline("orders", "partitions")
     log.flush(insert(2))
     stream = log.stream()
     assert ids(stream.batch() or []) == [1]

@@ -66,9 +66,9 @@ from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
     Lag,
-    News,
     NotYet,
     Problem,
+    SourceNotice,
     SourcePosition,
     SourceSpec,
     SourceTraits,
@@ -97,7 +97,7 @@ class PostgresSource:
             lineage="pg",
             resumes=not self._ephemeral,
             shares=True,
-            tells=True,
+            reports_notices=True,
             maintains=True,
             counts_bytes=True,
             resets=True,
@@ -201,7 +201,7 @@ class PostgresSource:
         self._layouts.adopt(found, schema)
         transactions.relearn(found.oid)
         if not self._completes:
-            self._toast.moved(transactions.place(self._given))
+            self._toast.moved(transactions.position_at(self._given))
         self._toast.add(found, schema)
         self._completes = self._toast.active
         return schema
@@ -245,15 +245,18 @@ class PostgresSource:
         self._identities.recall(notes)
         self._recorded = dict(schemas)
 
-    def news(self) -> Sequence[News]:
+    def notices(self) -> Sequence[SourceNotice]:
         """Return notices of tables whose publication will change, and of partitions."""
         if self._given < self._notices_from:
             return ()  # nearly always: `open` and `maintain` find what there is to report
         left_out = sorted(self._publishing.unfollowed)
         notices = (*self._identities.notices(), *self._partitions.notices(self._given))
-        found = [*(News(each, owed="left out", missing=True) for each in left_out), *notices]
+        found = [
+            *(SourceNotice(each, rebaseline_reason="left out", missing=True) for each in left_out),
+            *notices,
+        ]
         self._notices_from = self._partitions.notices_from
-        return self._toast.news(found)
+        return self._toast.notices(found)
 
     def synced(self, upto: str) -> None:
         """Discard what was kept to read again up to `upto`."""
@@ -265,7 +268,7 @@ class PostgresSource:
         stream, transactions = self._opened()
         until = time.monotonic() + wait
         while True:
-            stream.beat()
+            stream.send_status()
             if (changes := self._next()) is not None:
                 return changes
             if (moved := self._moved(stream, transactions)) is not None:
@@ -284,7 +287,7 @@ class PostgresSource:
         """
         Update the publication, and look for what the stream does not report (R23b, R23c).
 
-        Raises if a table was altered. What the log must record of it is returned by `news`.
+        Raises if a table was altered. What the log must record of it is returned by `notices`.
         """
         if self._query is None or self._watch is None:
             return WATCH_SECONDS
@@ -363,7 +366,7 @@ class PostgresSource:
         stream = self._stream
         if stream is None:
             return Lag()
-        stream.beat()  # also while nothing is read, for lack of room (R7, R28)
+        stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
         unread = max(0, stream.end - self._given)
         now = time.monotonic()
         if not unread:
@@ -466,8 +469,8 @@ class PostgresSource:
             self._layouts,
             self._spill,
             after=at.lsn,
-            place=at.moved_to,
-            around=int(xid),
+            position_at=at.moved_to,
+            near_xid=int(xid),
         )
         self._watch = DdlWatch(
             self.options,
@@ -523,7 +526,7 @@ class PostgresSource:
         if stream.end <= self._given or not transactions.idle:
             return None
         self._given = stream.end
-        upto = transactions.place(stream.end)
+        upto = transactions.position_at(stream.end)
         if self._completes:
             self._toast.moved(upto)
         return Changes([], upto)
@@ -544,7 +547,7 @@ class PostgresSource:
             self._publishing.check_writers(self._query, self._tables[table])
             unsure = self._opened_at + UNSURE_SECONDS - time.monotonic()
             committed = transactions.committed
-            return self._snapshots.another(self._given, committed, unsure, stream.beat), True
+            return self._snapshots.another(self._given, committed, unsure, stream.send_status), True
 
     def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:

@@ -633,7 +633,7 @@ class DemoSession:
         # They are read from files, so only if their number has changed.
         if count != len(self._dead_letters):
             self._dead_letters = self._engine.dead_letters()
-        from headrace.deadletters.letter import behind
+        from headrace.deadletters.letter import waiting_changes
 
         first: dict[tuple[object, ...], DeadLetter] = {}
         for dead_letter in self._dead_letters:
@@ -645,7 +645,7 @@ class DemoSession:
                 "key": ", ".join(str(part) for part in dead_letter.key),
                 "code": dead_letter.code,
                 "position": str(dead_letter.position),
-                "behind": len(behind(dead_letter, self._dead_letters)),
+                "behind": len(waiting_changes(dead_letter, self._dead_letters)),
                 "commands": dead_letter_commands(self._shop.folder, str(dead_letter.position)),
             }
             for dead_letter in first.values()

@@ -29,7 +29,7 @@ from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import publication
 from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import PartitionedTables
-from headrace.capture.source import News
+from headrace.capture.source import SourceNotice
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
@@ -89,7 +89,7 @@ class IdentityCheck:
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
-        self._notices: list[News] = []
+        self._notices: list[SourceNotice] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take over the notes that the log has."""
@@ -136,14 +136,14 @@ class IdentityCheck:
             )
             noted = self._noted.get(name)
             if noted is not None and noted.membership != now.membership and published:
-                self._notices.append(News(name, owed="left out", missing=True))
+                self._notices.append(SourceNotice(name, rebaseline_reason="left out", missing=True))
             elif noted is not None and noted.rewritten(now):
-                self._notices.append(News(name, owed="rewritten"))
+                self._notices.append(SourceNotice(name, rebaseline_reason="rewritten"))
             if noted != now:
-                self._notices.append(News(f"{_KEY}{name}", note=str(now)))
+                self._notices.append(SourceNotice(f"{_KEY}{name}", note=str(now)))
             self._noted[name] = now
 
-    def notices(self) -> list[News]:
+    def notices(self) -> list[SourceNotice]:
         """Return what the log should record, each notice once."""
         found, self._notices = self._notices, []
         return found

@@ -35,7 +35,7 @@ from headrace.capture.postgres.copy.snapshot import record_end
 from headrace.capture.postgres.options import PostgresOptions, quoted
 from headrace.capture.postgres.server import preflight, slot
 from headrace.capture.postgres.server.catalog import CatalogTable
-from headrace.capture.source import News
+from headrace.capture.source import SourceNotice
 from headrace.errors import PublicationRefused, SourceUnreachable
 
 Connection = psycopg.Connection[Any]
@@ -157,7 +157,7 @@ class PartitionedTables:
 
         self._floors: dict[str, int] = {}
         self._moved: set[str] = set()
-        self._notices: list[tuple[int, News]] = []
+        self._notices: list[tuple[int, SourceNotice]] = []
         """Each with the position that the stream must have reached before it is returned."""
 
     def recall(self, notes: Mapping[str, str]) -> None:
@@ -184,7 +184,7 @@ class PartitionedTables:
         for name in self._compare(connection, tables):
             for problem in preflight.check(connection, self._options, [tables[name]]):
                 if problem.facts.get("table") == name:
-                    self._notices.append((0, News(name, problem=problem)))
+                    self._notices.append((0, SourceNotice(name, problem=problem)))
 
     def unknown(self, tables: Iterable[CatalogTable]) -> bool:
         """Whether one of these is partitioned and was not compared yet."""
@@ -207,10 +207,10 @@ class PartitionedTables:
         """The position at which the first notice is returned; infinity: there is none."""
         return min((at for at, _ in self._notices), default=math.inf)
 
-    def notices(self, given: int) -> list[News]:
+    def notices(self, given: int) -> list[SourceNotice]:
         """Return what the log should record; `given` is how far the stream has been read."""
-        ready: list[News] = []
-        kept: list[tuple[int, News]] = []
+        ready: list[SourceNotice] = []
+        kept: list[tuple[int, SourceNotice]] = []
         for at, notice in self._notices:
             # In their order: a later note without the baseline required before would be wrong.
             if at <= given and not any(notice.table == held.table for _, held in kept):
@@ -243,13 +243,15 @@ class PartitionedTables:
             self._floors[name] = written
             self._moved.add(name)
             if old is None:
-                self._notices.append((0, News(name, note=str(now))))
+                self._notices.append((0, SourceNotice(name, note=str(now))))
                 continue
             reason = REASON if _rebaseline_required(connection, old, now, below) else ""
             if reason and connection.info.server_version < SENDER_UPDATES_SINCE:
                 self._floors[name] = written = self._update_sender(connection, name)
             # Later, so that the stream has been read far enough when the table is to be copied.
-            self._notices.append((written, News(name, note=str(now), owed=reason)))
+            self._notices.append(
+                (written, SourceNotice(name, note=str(now), rebaseline_reason=reason))
+            )
             if now.branches.keys() - old.branches.keys():
                 grown.append(name)
                 _check_logged(name, [row for row in below if row.oid not in old.branches])
@@ -269,7 +271,7 @@ class PartitionedTables:
                 table=table,
                 remedy=f"{statement};",
             )
-            self._notices.append((0, News(table, problem=problem)))
+            self._notices.append((0, SourceNotice(table, problem=problem)))
         return record_end(slot.written(connection))
 
 

@@ -397,7 +397,7 @@ class ReplicationStream:
                 else:
                     self._pace.note(int(messages.stops[-1]) if messages else 0, self._clock())
                 received = self._sorted(messages) if messages else None
-            self.beat()
+            self.send_status()
             if received is not None:
                 return received
             now = self._clock()
@@ -415,9 +415,9 @@ class ReplicationStream:
         """
         with self._lock:
             self._status.acknowledge(lsn)
-        self.beat()
+        self.send_status()
 
-    def beat(self) -> None:
+    def send_status(self) -> None:
         """Send a status update if one is due; call this often, also while nothing is read."""
         self._last_used = self._clock()
         if self._last_used >= self._status.due:

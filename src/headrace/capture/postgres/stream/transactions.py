@@ -235,18 +235,18 @@ class Transactions:
         spill: Spill,
         *,
         after: int,
-        place: Callable[[int], LsnPosition],
-        around: int,
+        position_at: Callable[[int], LsnPosition],
+        near_xid: int,
     ) -> None:
         """`around` is a recent transaction number of 64 bits, for widening."""
-        self._mark = place(after).mark
+        self._mark = position_at(after).mark
         spill.clear()
         self._spill = spill
-        self._position_at = place
+        self._position_at = position_at
         self._after = after
         self._position = after
         self._ended = 0
-        self._near_xid = around
+        self._near_xid = near_xid
         self._decoder = Decoder(layouts)
         self._session = Relations()
         self._streams = OpenStreams(spill)
@@ -273,7 +273,7 @@ class Transactions:
         """How many streamed transactions are open."""
         return len(self._streams)
 
-    def place(self, lsn: int) -> LsnPosition:
+    def position_at(self, lsn: int) -> LsnPosition:
         """Return the position at `lsn`, with the last commit before it; all before was returned."""
         return replace(self._position_at(lsn), mark=self._mark)
 
@@ -428,7 +428,7 @@ class Transactions:
         upto = max(moved, self._ended, self._position)
         if upto > self._position:
             self._position = upto
-            yield Changes(tables, self.place(upto), markers=self._marked())
+            yield Changes(tables, self.position_at(upto), markers=self._marked())
 
     def _each_one(self, run: MessageBuffer) -> list[TableChanges] | None:
         """
@@ -580,12 +580,12 @@ class Transactions:
             )
             tables = self._decoder.decode(run, changes & kept, stamps, known, announced)
             if tables and not last:
-                yield Changes(tables, self.place(self._position), ends=False)
+                yield Changes(tables, self.position_at(self._position), ends=False)
         self._spill.discard(key)
         self._mark = Mark(commit.start, commit.xid, commit.time)
         if kept:
             self._position = commit.end
-            yield Changes(tables, self.place(commit.end), markers=self._marked())
+            yield Changes(tables, self.position_at(commit.end), markers=self._marked())
 
     def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[MessageBuffer, bool]]:
         """Yield a transaction's surviving messages in parts, each with whether it is the last."""

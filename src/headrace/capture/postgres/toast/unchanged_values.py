@@ -63,7 +63,7 @@ from headrace.capture.postgres.toast.store import (
     sizes,
     texts_of,
 )
-from headrace.capture.source import News, NotYet, SourcePosition
+from headrace.capture.source import NotYet, SourceNotice, SourcePosition
 from headrace.changelog.change import Changes, Op, TableChanges
 from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
@@ -561,7 +561,7 @@ class Toast:
             where = self._options.asked_of(table.name).where
             self._served[table.name] = _Served(table, schema, shape, where)
 
-    def news(self, others: Sequence[News] = ()) -> list[News]:
+    def notices(self, others: Sequence[SourceNotice] = ()) -> list[SourceNotice]:
         """
         Return `others`, and once the tables that the store lacks values of.
 
@@ -569,10 +569,10 @@ class Toast:
         without a change in the stream.
         """
         for each in others:
-            if each.owed:
+            if each.rebaseline_reason:
                 self._forget(each.table)
         tables, self._rebaseline_required = self._rebaseline_required, []
-        return [*others, *(News(name, owed=REASON) for name in tables)]
+        return [*others, *(SourceNotice(name, rebaseline_reason=REASON) for name in tables)]
 
     def _forget(self, table: TableName) -> None:
         one = self._served.get(table)

@@ -41,7 +41,7 @@ OF_ROWS = (
                 "            reach(TARGET_WRITTEN)\n",
                 "            reach(TARGET_WRITTEN)\n"
                 "            for each in computed.values():\n"
-                "                self._keep(each.letters)\n",
+                "                self._keep(each.dead_letters)\n",
             ),
         ),
         test=f"{GUARDS}::test_a_letter_is_on_disk_before_the_target_has_anything_of_its_batch",

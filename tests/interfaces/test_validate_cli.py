@@ -75,7 +75,7 @@ def test_every_error_is_told_with_file_line_and_column(
     [
         ("indexes.by_cust { fields = [nope] }", "", "Index by_cust names the column nope"),
         ("lookup_fields = [email]", "", "lookup_fields names the column email"),
-        ("key_fields = [status]", "", "Table has a key of its own"),
+        ("key_fields = [status]", "", "The table already has a primary key"),
         ("indexes.i { fields = [status] }", "drop-fields, fields = [status]", "Index i names"),
         (
             "indexes.i { fields = [customer_id] }",

@@ -45,7 +45,7 @@ class FileTarget:
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         for name, schema in tables.items():
             if not schema.key:
-                raise NoKey("Table has no key", table=name)
+                raise NoKey("The table has no key", table=name)
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]

@@ -178,7 +178,7 @@ def check_taker(history: History, origin: str, term: int, folder: str) -> None:
         )
     if history.term > term:
         raise LostLog(
-            "A later writer has taken this log", folder=folder, term=term, later=history.term
+            "Another engine has taken over this log", folder=folder, term=term, later=history.term
         )
 
 

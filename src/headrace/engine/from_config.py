@@ -336,10 +336,12 @@ def wrong_columns(
 def _wrong_key(target: Chosen, key: frozenset[str]) -> Iterator[HeadraceError]:
     given = target.values["key_fields"]
     if key and given and set(given) != key:
-        yield TableError("Table has a key of its own", remedy="Remove key_fields.", key=sorted(key))
+        yield TableError(
+            "The table already has a primary key", remedy="Remove key_fields.", key=sorted(key)
+        )
     if not (key or given):
         yield NoKey(
-            "Table has no key",
+            "The table has no key",
             remedy="Add a primary key at the source, or set key_fields to unique, not-null"
             " columns.",
         )

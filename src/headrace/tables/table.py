@@ -362,13 +362,13 @@ def key_of(schema: TableSchema, key: Sequence[str] | None) -> tuple[str, ...]:
     if schema.key and given and set(given) != set(schema.key):
         # Deletes carry the source's key and nothing else (R23).
         raise TableError(
-            "Table has a key of its own",
+            "The table already has a primary key",
             remedy="Leave key= out.",
             table=schema.table,
             key=list(schema.key),
         )
     if not (schema.key or given):
-        raise NoKey("Table has no key", table=schema.table)
+        raise NoKey("The table has no key", table=schema.table)
     return schema.key or given
 
 

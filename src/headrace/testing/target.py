@@ -123,7 +123,7 @@ class ScriptedTarget:
         """Refuse tables without a key."""
         for name, schema in tables.items():
             if not schema.key:
-                raise NoKey("Table has no key", table=name)
+                raise NoKey("The table has no key", table=name)
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]

@@ -90,6 +90,7 @@ STABLE: dict[str, str] = {
     "ascii_letters": "a name of the standard library",
     "letter": "the module headrace.deadletters.letter, a documented path",
     "dead_letters": "the module headrace.cli.dead_letters, named as its command",
+    "read_letters": "a documented name of headrace.deadletters.store",
     "place": "a fact of errors, which --json prints",
     "set_aside": "an attribute of the public PipelineInfo, and its key in --json",
     "SetAside": "the name of an error",

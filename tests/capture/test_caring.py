@@ -41,7 +41,7 @@ def at(commit: int) -> str:
 
 def order(world: World, prune: int = 0, **more: object) -> MaintainLog:
     heard = world.reader().last_entry
-    known: dict[str, object] = {"heard": heard, "prune": at(prune), "settled": at(prune)}
+    known: dict[str, object] = {"known_entry": heard, "prune": at(prune), "settled": at(prune)}
     return MaintainLog(**{**known, "lease": 60.0, **more})  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ def test_what_a_copy_under_way_needs_is_not_pruned(world: World) -> None:
     assert world.reader().floor <= Position(1, begun, 2**31 - 1)
     while world.reader().usable_baseline(TABLE) is None:
         world.step()
-    world.step(order(world, world.reader().end.commit, heard=1))
+    world.step(order(world, world.reader().end.commit, known_entry=1))
     assert world.reader().usable_baseline(TABLE) is not None
     assert world.replayed() == world.source.rows(TABLE)
 
@@ -295,7 +295,7 @@ def test_a_copy_that_waits_to_begin_keeps_no_full_log(
 @pytest.mark.meets("R27")
 def test_an_order_that_a_copy_cut_short_is_obeyed_once_that_is_finished(world: World) -> None:
     copying(world)
-    told = order(world, world.reader().end.commit, heard=1_000, compact=False)
+    told = order(world, world.reader().end.commit, known_entry=1_000, compact=False)
     world.step(told)
     assert world.reader().floor < Position.parse(told.prune)
     for _ in range(100):
@@ -311,7 +311,7 @@ def test_a_copy_of_which_changes_were_pruned_is_taken_again(
     copying(world)
     end = world.reader().end.commit
     monkeypatch.setattr(BaselineRequests, "firsts", [])
-    reports = world.step(order(world, end, heard=1_000))
+    reports = world.step(order(world, end, known_entry=1_000))
     for _ in range(250):
         reports += world.step()
     assert [r.problem.code for r in reports if isinstance(r, Warned)] == ["changelog.expired"]

@@ -115,6 +115,7 @@ def test_one_killed_in_mid_job_is_blamed_on_no_row_and_the_table_goes_on(
 
 
 @pytest.mark.meets("S4", "S12")
+@pytest.mark.nightly
 def test_a_task_that_comes_back_after_its_retry_has_no_effect(
     shop: Shop, cluster: Cluster, remote: Spark, tmp_path: Path
 ) -> None:

@@ -402,7 +402,7 @@ class RunnerOnSpark(ArrowRunner):
 
 @pytest.mark.meets("S16")
 @pytest.mark.parametrize(
-    ("own", "remedy"), [(True, "Restart the engine"), (False, "Start it with these settings")]
+    ("own", "remedy"), [(True, "Restart the engine"), (False, "Start Spark with these settings")]
 )
 def test_a_target_that_this_spark_was_not_started_for_is_refused_with_what_to_do(
     shop: Shop, orders: IndexedMemory, own: bool, remedy: str

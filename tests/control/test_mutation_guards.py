@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.deadletters.store import read_dead_letters
+from headrace.deadletters.store import read_letters
 from headrace.errors import Fenced
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE
@@ -33,7 +33,7 @@ def failing(world: Stepping) -> ArrowRunner:
 
 def kept(world: Stepping) -> list[tuple[int | None, str, object]]:
     """Return the letters on disk: baseline, kind and key of each."""
-    found = read_dead_letters(Files(world.disk, "/data"))
+    found = read_letters(Files(world.disk, "/data"))
     return [(letter.baseline, letter.kind, letter.key[0]) for letter in found]
 
 

@@ -13,7 +13,7 @@ from headrace.changelog.entries import Baseline, File
 from headrace.changelog.index import LogIndex
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
-from headrace.deadletters.store import read_dead_letters
+from headrace.deadletters.store import read_letters
 from tests.crash.check import Effect, Letter, Row, Seen, TableSeen
 from tests.crash.frames import read_frames
 from tests.crash.model import Image, Kept, Logged, Start, expected
@@ -169,7 +169,7 @@ def _letters(place: Place, table: str) -> list[Letter]:
             letter.kind,
             letter.code,
         )
-        for letter in read_dead_letters(place.files)
+        for letter in read_letters(place.files)
         if letter.table == table
     ]
 

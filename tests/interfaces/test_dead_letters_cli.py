@@ -23,7 +23,7 @@ from rich.console import Console
 from headrace.changelog.values import BeyondDate, BeyondTime, BeyondTimestamp, Interval, OffsetTime
 from headrace.cli import dead_letters as views
 from headrace.cli.dead_letters import value_object
-from headrace.deadletters.store import DeadLetterStore, read_dead_letters
+from headrace.deadletters.store import DeadLetterStore, read_letters
 from headrace.runtime.store import ProgressStore
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -102,7 +102,7 @@ def test_the_list_can_be_of_one_pipeline_of_one_table_and_with_history(
 
 @pytest.mark.parametrize("columns", [72, 80, 120])
 def test_the_list_fits_a_terminal_and_folds_no_position(data: Path, columns: int) -> None:
-    letters = read_dead_letters(Files(RealDisk(), str(data)), superseded=True)
+    letters = read_letters(Files(RealDisk(), str(data)), superseded=True)
     console = Console(width=columns, record=True, file=io.StringIO())
     console.print(
         views.dead_letter_list(letters, datetime.now(UTC), console.width, superseded=columns == 120)

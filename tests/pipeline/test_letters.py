@@ -17,7 +17,7 @@ from headrace.changelog.change import as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.letter import waiting_changes
-from headrace.deadletters.store import read_dead_letters
+from headrace.deadletters.store import read_letters
 from headrace.errors import AlreadyStored, CorruptLetters, UnknownFormat
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -95,7 +95,7 @@ def test_a_value_of_every_type_comes_back_exactly_in_both_images(
     old, new = (dict(zip(schema.names, pair, strict=True)) for pair in (values[:2], values[2:]))
     files = files_on(SimulatedDisk())
     opened(files).add([letter(update(1, old, new), schema=schema)])
-    (found,) = read_dead_letters(files)
+    (found,) = read_letters(files)
     assert found.before is not None
     assert found.after is not None
     back = [*found.before.values(), *found.after.values()]
@@ -116,7 +116,7 @@ def test_a_value_that_its_column_could_not_hold_comes_back_from_its_exact_text(
     files = files_on(SimulatedDisk())
     change = update(1, {"id": 1, "v": old}, {"id": 1, "v": new})
     opened(files).add([letter(change, schema=schema)])
-    (found,) = read_dead_letters(files)
+    (found,) = read_letters(files)
     assert found.before is not None
     assert found.after is not None
     for value, back in ((old, found.before["v"]), (new, found.after["v"])):
@@ -166,7 +166,7 @@ def test_a_letter_added_twice_is_one(files: Files) -> None:
     assert letters.add([inserted(1, 1), inserted(1, 1), inserted(2, 2)]) == 2
     assert letters.add([inserted(2, 2), inserted(3, 3)]) == 1
     assert opened(files).add([inserted(1, 1)]) == 0
-    assert len(read_dead_letters(files)) == 3
+    assert len(read_letters(files)) == 3
     assert len(files.list("dead-letters/orders")) == 2
 
 
@@ -374,7 +374,7 @@ def test_nothing_is_created_before_there_is_a_letter(tmp_path: Path) -> None:
         0,
         {},
     )
-    assert read_dead_letters(files) == ()
+    assert read_letters(files) == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -392,13 +392,13 @@ def test_letters_of_all_pipelines_are_read_without_an_engine(files: Files) -> No
     opened(files, "b").add([inserted(2, 1)])
     opened(files, "a").add([inserted(3, 1), inserted(4, 2)])
     opened(files, "a").clear("orders", at(3), "truncate")
-    assert [(each.pipeline, each.position) for each in read_dead_letters(files)] == [
+    assert [(each.pipeline, each.position) for each in read_letters(files)] == [
         ("a", at(4)),
         ("b", at(2)),
     ]
-    assert [each.pipeline for each in read_dead_letters(files, "b")] == ["b"]
-    assert read_dead_letters(files, "c") == read_dead_letters(files, "../dead-letters/a") == ()
-    assert len(read_dead_letters(files, superseded=True)) == 3
+    assert [each.pipeline for each in read_letters(files, "b")] == ["b"]
+    assert read_letters(files, "c") == read_letters(files, "../dead-letters/a") == ()
+    assert len(read_letters(files, superseded=True)) == 3
 
 
 @pytest.mark.meets("R31")
@@ -409,7 +409,7 @@ def test_of_two_engines_one_loses_the_number_and_overwrites_nothing(files: Files
         with pytest.raises(AlreadyStored) as caught:
             other.add([inserted(2, 2)])
     assert FIRST in str(caught.value)
-    assert [each.key for each in read_dead_letters(files)] == [(1,)]
+    assert [each.key for each in read_letters(files)] == [(1,)]
     assert one.add([inserted(3, 3)]) == 1
 
 
@@ -426,14 +426,14 @@ def test_a_damaged_byte_anywhere_is_found_and_the_file_named(files: Files) -> No
     for place in range(0, len(good), 7):
         files.put(FIRST, good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
         with pytest.raises((CorruptLetters, UnknownFormat)) as caught:
-            read_dead_letters(files)
+            read_letters(files)
         assert FIRST in str(caught.value)
         with pytest.raises((CorruptLetters, UnknownFormat)):
             opened(files)
     for cut in (0, 1, 40, len(good) - 1):
         files.put(FIRST, good[:cut])
         with pytest.raises(CorruptLetters):
-            read_dead_letters(files)
+            read_letters(files)
 
 
 @pytest.mark.meets("R30")
@@ -445,11 +445,11 @@ def test_a_file_that_is_missing_or_in_anothers_place_is_named(files: Files) -> N
     assert FIRST in str(caught.value)
     files.put(FIRST, files.read("dead-letters/orders/000000000002.letters"))
     with pytest.raises(CorruptLetters):
-        read_dead_letters(files)
+        read_letters(files)
     files.make_folder("dead-letters/other")
     files.put("dead-letters/other/000000000001.letters", good)
     with pytest.raises(CorruptLetters):
-        read_dead_letters(files, "other")
+        read_letters(files, "other")
 
 
 def test_bytes_that_are_whole_but_no_record_are_refused(files: Files) -> None:
@@ -458,7 +458,7 @@ def test_bytes_that_are_whole_but_no_record_are_refused(files: Files) -> None:
         check = xxhash.xxh3_64_hexdigest(body).encode()
         files.put(FIRST, b'{"format":1,"check":"%s"}\n%s' % (check, body))
         with pytest.raises(CorruptLetters):
-            read_dead_letters(files)
+            read_letters(files)
 
 
 @pytest.mark.parametrize("head", [b'{"format":2,"check":"0123456789abcdef"}', b'{"format":17}'])
@@ -474,7 +474,7 @@ def test_other_files_in_the_folder_are_left_alone(files: Files) -> None:
     stored(files)
     files.put("dead-letters/orders/notes.txt", b"by hand")
     files.put("dead-letters/orders/000000000003.letters.7.tmp", b"half")
-    assert len(read_dead_letters(files)) == 2
+    assert len(read_letters(files)) == 2
     assert "000000000003.letters.7.tmp" in files.list("dead-letters/orders")
     opened(files)
     assert files.list("dead-letters/orders") == [

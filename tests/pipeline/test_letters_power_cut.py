@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from headrace.deadletters.store import DeadLetterStore, read_dead_letters
+from headrace.deadletters.store import DeadLetterStore, read_letters
 from headrace.errors import AlreadyStored, StorageError
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
@@ -34,7 +34,7 @@ def write(letters: DeadLetterStore, promised: list[str]) -> None:
 
 def check(files: Files, promised: list[str]) -> None:
     """Check that all that was promised is there, as the reader and as the engine see it."""
-    everything = read_dead_letters(files, superseded=True)
+    everything = read_letters(files, superseded=True)
     numbers = [letter.position.commit for letter in everything]
     assert numbers == list(KEYS)[: len(numbers)]
     for number in KEYS:
@@ -59,7 +59,7 @@ def test_a_letter_is_there_after_a_power_cut_right_after_it_was_added() -> None:
         files = files_on(disk)
         opened(files).add([inserted(1, 1)])
         disk.power_cut(Random(seed))
-        assert [letter.position for letter in read_dead_letters(files)] == [at(1)]
+        assert [letter.position for letter in read_letters(files)] == [at(1)]
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_no_power_cut_or_kill_at_any_step_loses_a_letter_or_leaves_one_unreadabl
             write(opened(files), promised)
             disk.power_cut(dice)
             check(files, promised)
-            assert len(read_dead_letters(files, superseded=True)) == len(KEYS)
+            assert len(read_letters(files, superseded=True)) == len(KEYS)
 
 
 @pytest.mark.meets("R30", "P2")
@@ -103,7 +103,7 @@ def test_a_letter_that_is_said_to_be_there_stays_though_who_wrote_it_was_killed(
         disk.on_step = None
         assert opened(files).add([inserted(1, 1)]) == 0
         disk.power_cut(Random(seed))
-        assert [letter.position for letter in read_dead_letters(files)] == [at(1)]
+        assert [letter.position for letter in read_letters(files)] == [at(1)]
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_after_a_failed_step_the_same_store_takes_the_letters_again(done: bool) 
             write(letters, promised)
             disk.power_cut(Random(nth))
             check(files, [*check_promised, *promised])
-            assert len(read_dead_letters(files, superseded=True)) == len(KEYS)
+            assert len(read_letters(files, superseded=True)) == len(KEYS)
 
 
 @pytest.mark.meets("R31")
@@ -144,4 +144,4 @@ def test_a_takeover_at_any_step_leaves_one_history() -> None:
         disk.on_step = None
         disk.power_cut(Random(step))
         check(files, promised)
-        assert len(read_dead_letters(files, superseded=True)) == len(KEYS)
+        assert len(read_letters(files, superseded=True)) == len(KEYS)

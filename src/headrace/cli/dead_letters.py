@@ -162,10 +162,10 @@ def show_dead_letter(
 
 def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
     # Imported here: `--help` needs no Arrow, and would be slow with it.
-    from headrace.deadletters.store import read_dead_letters
+    from headrace.deadletters.store import read_letters
     from headrace.storage.s3 import storage_of
 
-    return read_dead_letters(storage_of(folder), pipeline, superseded=superseded)
+    return read_letters(storage_of(folder), pipeline, superseded=superseded)
 
 
 def _check_names(

@@ -53,7 +53,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterStore",
     "NewDeadLetter",
-    "read_dead_letters",
+    "read_letters",
 ]
 
 
@@ -412,7 +412,7 @@ class DeadLetterStore:
         return int(self._clock() * 1_000_000)
 
 
-def read_dead_letters(
+def read_letters(
     files: Files, pipeline: str | None = None, *, superseded: bool = False
 ) -> tuple[DeadLetter, ...]:
     """

@@ -96,7 +96,7 @@ class ChangeReader(Iterator[TableChange]):
             if lag > self._max_lag and lag > len(changes):
                 self._waiting.clear()
                 self._done = True
-                self._error = FellBehind("The reader of changes is too slow", lag=lag)
+                self._error = FellBehind("The reader of changes is too slow", behind=lag)
             else:
                 self._waiting.append(changes)
             self._wake.notify_all()

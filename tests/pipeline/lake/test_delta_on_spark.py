@@ -25,12 +25,9 @@ IN_CI = (
     # Twice, or too late.
     "a_commit_whose_answer_was_lost_is_not_made_twice",
     "two_writers_at_the_same_time_cannot_both_commit",
-    "one_that_was_taken_over_from_tells_nothing_more",
-    "what_a_late_task_prepared_is_not_read",
     "rows_without_a_key_are_told_once_by_a_reload_and_by_one_that_was_not_noted",
     "changes_alone_whose_switch_was_not_noted_are_told_once",
     "of_a_longer_batch_only_what_is_new_counts",
-    "a_durable_target_finds_its_rows_again",
     # Others have a hand in it.
     "what_somebody_did_meanwhile_is_not_hidden_by_our_next_commit",
     "a_table_that_is_gone_is_loaded_anew",
@@ -44,8 +41,6 @@ IN_CI = (
     "values_of_every_kind_come_back_as_they_were",
     # While it is loaded.
     "changes_are_caught_up_with_before_the_switch",
-    "a_truncate_is_caught_up_with",
-    "a_key_change_is_caught_up_with",
 )
 """
 The others run at night, the two dearest among them: a mixed workload with restarts, which

@@ -27,6 +27,9 @@ JUDGED = (
 )
 """What a change of which makes a part's result old."""
 
+WRITTEN = ("bench/results.json", "*/RESULTS.md")
+"""What the parts themselves write."""
+
 LONGEST = 40
 """Minutes a part may take; a longer one is to be divided."""
 
@@ -245,8 +248,8 @@ def head() -> str:
 
 
 def _paths() -> tuple[str, ...]:
-    written = (LEDGER.relative_to(ROOT).as_posix(), "bench/results.json", "bench/RESULTS.md")
-    return ("--", *JUDGED, *(f":!{path}" for path in written))
+    ledger = LEDGER.relative_to(ROOT).as_posix()
+    return ("--", *JUDGED, *(f":!{path}" for path in (ledger, *WRITTEN)))
 
 
 def _git(*words: str) -> subprocess.CompletedProcess[str]:

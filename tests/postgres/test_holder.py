@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -200,6 +201,23 @@ def test_a_reader_that_has_begun_outlives_its_holder_and_others_are_refused(
     database.execute("delete from t")
 
     assert rows + sum(batch.num_rows for batch, _ in reader) == 1000
+    with pytest.raises(SourceUnreachable, match="snapshot no longer exists"):
+        list(read_range(holder.connect, part, schema))
+
+
+@pytest.mark.meets("R14")
+def test_a_snapshot_whose_session_is_ending_no_longer_exists(database: Database) -> None:
+    database.execute("create table t (id int primary key)")
+    table, schema = known(database, "t")
+    with holding(database) as holder:
+        [part] = ranges(holder, table, schema)
+        exported = Path(database.value("show data_directory"), "pg_snapshots", holder.id)
+        kept = exported.read_bytes()
+    wait_until(lambda: sessions(database) == 0, what="the holder's session to end")
+    # The server removes the file a moment after the transaction has ended.
+    exported.write_bytes(kept)
+    exported.chmod(0o644)
+
     with pytest.raises(SourceUnreachable, match="snapshot no longer exists"):
         list(read_range(holder.connect, part, schema))
 

@@ -7,4 +7,4 @@ the code that tells it, so what a seed found is also told in `test_findings.py`.
 
 from __future__ import annotations
 
-FAILED_SEEDS: tuple[int, ...] = (41_779_750,)
+FAILED_SEEDS: tuple[int, ...] = (7_410, 27_669, 41_779_750)

@@ -367,7 +367,7 @@ class World:
             self.counts["reload asked"] += 1
             # As far as the engine knows: one that is finished, and not heard of, will do.
             newest = life.engine.log.usable_baseline(table)
-            known = (self.watch.log, newest.baseline if newest else 0)
+            known = (self.watch.log, (newest.copy or newest.baseline) if newest else 0)
             number = int(driven.run.name[1:])
             self.wishes.append(Wish(number, table, known, self.database.position))
 

@@ -294,7 +294,8 @@ class Engine:
         Take a new baseline of a table, and load it into every target that has the table.
 
         Readers see the old rows, kept up to date, until the new ones replace them in one
-        step. Returns whether that is done; waits for it up to `timeout` seconds, or without
+        step. A copy of the table that is already being made counts as the new baseline.
+        Returns whether that is done; waits for it up to `timeout` seconds, or without
         limit if None, but not if waiting cannot help (see `await_ready`).
         """
         state = self._state

@@ -344,8 +344,8 @@ def talking(**facts: str) -> Iterator[None]:
         yield
     except (psycopg.Error, StreamEnded) as error:
         match error.sqlstate:
-            case "42704" | "22023":
-                # There is no such snapshot, or it is not from this server.
+            case "42704" | "22023" | "55000":
+                # There is no such snapshot, it is not from this server, or its session is ending.
                 found = SourceUnreachable("The snapshot no longer exists", remedy=None, **facts)
             case "42P01" | "3F000":
                 # It may be a partition. The next lookup shows whether the table still exists.

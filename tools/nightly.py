@@ -3,7 +3,8 @@ Runs what is too long for every commit, part by part, and keeps a ledger of what
 
 The ledger, `tests/nightly.tsv`, holds for each part the last run: its commit, day, counts and
 minutes. A part that passed for the code as it stands is not run again, so that a night can be
-done piece by piece. Commit the ledger with the work it belongs to.
+done piece by piece. Commit the ledger with the work it belongs to. What a part printed last is
+kept in `.cache/nightly`, so that a part that failed while nobody looked can be explained.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "tests" / "nightly.tsv"
+PRINTED = ROOT / ".cache" / "nightly"
+"""What each part printed when it ran last."""
+
 JUDGED = (
     *("src", "tests", "tools", "bench", "examples", "docs", "README.md"),
     *("pyproject.toml", "requirements.lock"),
@@ -160,11 +164,14 @@ def run(part: Part) -> Entry:
     began = time.monotonic()
     commit = _state()
     counts: dict[str, int] = {}
-    code = _command(part.before, part) if part.before else 0
+    printed = PRINTED / f"{part.name}.log"
+    printed.parent.mkdir(parents=True, exist_ok=True)
+    printed.write_bytes(b"")
+    code = _command(part.before, part, printed) if part.before else 0
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "counts.json"
         words = (*part.words, "--report", str(report)) if part.counted else part.words
-        code = code or _command(words, part)
+        code = code or _command(words, part, printed)
         if report.exists():
             counts = json.loads(report.read_text())
     minutes = (time.monotonic() - began) / 60
@@ -182,10 +189,22 @@ def run(part: Part) -> Entry:
     )
 
 
-def _command(words: Sequence[str], part: Part) -> int:
+def _command(words: Sequence[str], part: Part, printed: Path) -> int:
+    """Run a command of a part, show what it prints, add that to `printed`; return its code."""
     environ = [f"{name}={value}" for name, value in part.environ]
     command = [*(["env", *environ] if environ else []), sys.executable, "-m", *words]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    with (
+        printed.open("ab") as kept,
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            kept.write(line)
+            sys.stdout.buffer.write(line)
+            sys.stdout.flush()
+    return process.returncode
 
 
 # -- the ledger ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import nightly
-from tools.nightly import LONGEST, PARTS, Entry, is_current, read, table, write
+from tools.nightly import LONGEST, PARTS, Entry, Part, is_current, read, run, table, write
 
 ENTRY = Entry("cluster", "passed", "abc", "2026-11-16", "19", "0", "0", "14.0")
 
@@ -28,6 +28,15 @@ def test_a_part_that_never_ran_is_shown_as_such(tmp_path: Path) -> None:
 def test_parts_have_names_of_their_own() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
     assert LONGEST == 40
+
+
+@pytest.mark.process
+def test_what_a_part_printed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "PRINTED", tmp_path)
+    entry = run(Part("broken", "a module that does not exist", ("tools.no_such_module",)))
+
+    assert entry.result == "failed"
+    assert "no_such_module" in (tmp_path / "broken.log").read_text()
 
 
 @pytest.mark.process

@@ -54,7 +54,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("AWS_SECRET_ACCESS_KEY", "not-the-secret", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_ACCESS_KEY_ID", "nobody", "AWS_ACCESS_KEY_ID"),
-        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9", "Check the way to it"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9", "Check the network"),
     ],
 )
 def test_what_is_wrong_with_the_way_in_is_said_without_a_key(

@@ -192,9 +192,11 @@ def test_executors_with_another_headrace_are_refused(cluster: Cluster, tmp_path:
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     (packages / "headrace").mkdir()
     (packages / "headrace" / "__init__.py").touch()
-    metadata = packages / "headrace-0.0.1.dist-info"
+    metadata = packages / "headrace_core-0.0.1.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: headrace-core\nVersion: 0.0.1\n"
+    )
     error = refusal(Shop(tmp_path, cluster.conf | {"spark.pyspark.python": str(python)}))
     assert "another version of headrace than the driver: 0.0.1 on" in error.message
     assert "headrace cluster pack" in error.remedy

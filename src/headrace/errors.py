@@ -593,8 +593,8 @@ class SetAside(ControlError):
     code = "control.set_aside"
     remedy = (
         "Fix what stopped the pipeline, and resume it. Its tables are then copied again. To let"
-        " pipelines pause for longer, raise max_slot_wal_keep_size on the server or wal_budget of"
-        " the source."
+        " pipelines pause for longer, raise max_slot_wal_keep_size on the server, or wal_budget or"
+        " capture_budget of the source."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from headrace.runtime.model import TableState
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import LogRetention, Pin, lowest, pipeline_pins
 from headrace.runtime.store import ProgressStore
+from headrace.storage.disk import free_bytes
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -357,3 +359,41 @@ def test_what_was_heard_since_is_told_while_there_is_something_to_let_go_of(
     assert line.sent[count:]
     assert line.sent[-1].known_entry == world.log.last_entry > before.known_entry
     assert line.sent[-1].prune == before.prune
+
+
+# -- the limit of a log ---------------------------------------------------------------------
+
+
+def limited(world: Stepping, options: LogOptions, free: list[int | None]) -> LogRetention:
+    made, _ = retention_of(world, options=options)
+    made._free = lambda: free[-1]
+    return made
+
+
+@pytest.mark.meets("R28")
+def test_a_log_without_a_limit_may_grow_to_what_its_disk_has_space_for(world: Stepping) -> None:
+    size = world.log.size
+    free: list[int | None] = [1_000_000]
+    made = limited(world, NOTHING, free)
+
+    assert made.decide().cap == made.info().cap == size + 1_000_000
+    # A little less at each look is the same limit: a new one would be a new order.
+    free.append(999_000)
+    assert made.cap() == size + 1_000_000
+    free.append(500_000)
+    assert made.cap() == size + 500_000
+    free.append(None)
+    assert made.cap() is None
+
+
+@pytest.mark.meets("R28")
+def test_a_limit_of_its_own_replaces_that_of_the_disk_and_0_is_none(world: Stepping) -> None:
+    assert limited(world, LogOptions(cap=77), [5]).cap() == 77
+    assert limited(world, LogOptions(cap=0), [5]).cap() is None
+
+
+def test_the_space_of_a_disk_is_what_may_still_be_written(tmp_path: Path) -> None:
+    found = free_bytes(tmp_path)
+    assert found is not None
+    assert 0 < found <= shutil.disk_usage(tmp_path).total
+    assert free_bytes(tmp_path / "nothing") is None

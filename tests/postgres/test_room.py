@@ -12,8 +12,9 @@ import pytest
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.options import PostgresOptions, options_of
-from headrace.capture.postgres.server.wal_usage import MOST_SAMPLES, Meter
+from headrace.capture.postgres.options import WAL_BUDGET, PostgresOptions, options_of
+from headrace.capture.postgres.server import wal_usage
+from headrace.capture.postgres.server.wal_usage import MOST_SAMPLES, Meter, wal_folder
 from headrace.capture.source import Room
 from headrace.embedded.postgres import PostgresServer
 from headrace.engine.engine import Engine
@@ -203,6 +204,56 @@ def test_a_budget_that_holds_nothing_is_refused() -> None:
     assert source.options.wal_budget == 1 << 30
 
 
+@pytest.mark.meets("R28")
+def test_a_budget_is_set_unless_none_is_wanted() -> None:
+    assert postgres("host=nowhere dbname=x").options.wal_budget == WAL_BUDGET
+    assert postgres("host=nowhere dbname=x", wal_budget=0).options.wal_budget is None
+
+
+@pytest.mark.meets("R28")
+def test_a_full_disk_of_a_server_on_this_machine_is_a_limit(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def nearly_full(path: Path) -> int:
+        asked.append(path)
+        return 5 * MEGABYTE
+
+    monkeypatch.setattr(wal_usage, "free_bytes", nearly_full)
+    room = slot.measure(budget=1 << 30)
+
+    assert room.limit == room.used + 5 * MEGABYTE
+    assert asked == [Path(slot.database.value("show data_directory"), "pg_wal")]
+    assert slot.measure(budget=None).limit is None
+
+
+def test_a_folder_of_the_same_name_that_is_another_servers_is_not_measured(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_text
+
+    def later(path: Path) -> str:
+        lines = read(path).splitlines()
+        return "\n".join([*lines[:2], str(int(lines[2]) + 60), *lines[3:]])
+
+    assert wal_folder(slot.connection) is not None
+    monkeypatch.setattr(Path, "read_text", later)
+    assert wal_folder(slot.connection) is None
+
+
+@pytest.mark.meets("R28")
+def test_the_server_is_asked_more_often_when_there_is_little_room(slot: Slot) -> None:
+    clock = Clock()
+    meter = slot.meter(1 << 30, clock)
+    meter.measure(slot.connection, 0)
+    assert meter.due == clock.now + wal_usage.EVERY_SECONDS
+
+    meter = slot.meter(1, clock)
+    meter.measure(slot.connection, 0)
+    assert meter.due == clock.now + wal_usage.EVERY_SECONDS / wal_usage.HASTE
+
+
 # -- a slot that is never lost ------------------------------------------------------------
 
 
@@ -249,7 +300,7 @@ def test_a_paused_pipeline_does_not_cost_the_slot(
             wait_until(
                 lambda: len([r for r in shown.all() if r["status"] == "sent"]) == 10, PATIENCE
             )
-            fill(lambda: slot("safe_wal_size") < 26 * MEGABYTE, 200)
+            fill(lambda: slot("safe_wal_size") < 12 * MEGABYTE, 200)
             held = slot("restart_lsn")
             wait_until(is_aside, PATIENCE)
             assert isinstance(engine.pipeline_info("kept").error, SetAside)

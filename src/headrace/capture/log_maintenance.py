@@ -84,6 +84,11 @@ class LogMaintenance:
         """With fewer bytes than this the log is not full, and `full` need not be called."""
 
     @property
+    def cap(self) -> int:
+        """The maximum size of the log, as ordered; 0: there is none."""
+        return (self._order.cap or 0) if self._order is not None else 0
+
+    @property
     def due(self) -> float | None:
         """When the next piece of the work in progress is due; None: there is none."""
         return self._work_at if self._busy else None

@@ -302,7 +302,7 @@ class Recorder:
         full = copies.held = maintenance.full(log)
         if full and self._state != "full":
             self._flush(log)
-            self._move("full", f"The log is almost full: {log.size} bytes")
+            self._move("full", f"The log is almost full: {log.size:,} of {maintenance.cap:,} bytes")
         elif not full and self._state == "full":
             self._move("streaming")
         copied = copies.required_end > log.end.commit

@@ -445,10 +445,13 @@ class Size:
     """A size; a number without a unit is in bytes."""
 
     least: int | None = None
+    or_zero: bool = False
+    """Whether 0 is allowed, too: it means no limit."""
 
     @property
     def label(self) -> str:
-        return f"size{f', at least {self.least >> 20} MiB' if self.least else ''}"
+        least = f", at least {self.least >> 20} MiB" if self.least else ""
+        return f"size{least}{', or 0 for no limit' if self.or_zero else ''}"
 
     def read(self, node: Node, at: str, problems: Problems) -> int:
         from headrace.config.units import size
@@ -468,7 +471,8 @@ class Size:
                 remedy=f"Write {at} = 512MiB, 1GB, or a number of bytes.",
             )
             return 0
-        if self.least is not None and found < self.least:
+        allowed = self.or_zero and found == 0
+        if self.least is not None and found < self.least and not allowed:
             message = f"must be at least {self.least} bytes"
             problems.add(
                 WrongValue, node.location, at, message, remedy=_example(at, f"{self.least}")

@@ -179,8 +179,9 @@ _LOG = (
     Key("keep", Duration(), "Minimum time to keep a change after its commit.", default="24h"),
     Key(
         "cap",
-        Size(),
-        "Maximum size of a source's log; at 90 % of it, reading from the source stops.",
+        Size(or_zero=True),
+        "Maximum size of a source's log; at 90 % of it, reading from the source stops (default:"
+        " what the disk has space for).",
     ),
     Key(
         "lease",

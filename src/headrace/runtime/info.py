@@ -281,7 +281,11 @@ class LogOptions:
     """Minimum time to keep a change after its commit, in seconds."""
 
     cap: int | None = None
-    """Maximum size of a source's log in bytes; at 90 % of it, reading stops (R28)."""
+    """
+    Maximum size of a source's log in bytes; at 90 % of it, reading stops (R28).
+
+    None: what the disk has space for. 0: no limit.
+    """
 
     lease: float = 600.0
     """Seconds from dropping a file to deleting it."""

@@ -29,6 +29,7 @@ from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Needs, ProgressStore
 from headrace.runtime.target_load import is_newer
+from headrace.storage.disk import free_bytes
 from headrace.storage.files import Files
 
 # --- pins -----------------------------------------------------------------------------------------
@@ -204,8 +205,13 @@ class LogRetention:
         options: LogOptions,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        free: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`runs` returns the source's pipelines, `recorded` its tables without a pipeline."""
+        """
+        `runs` returns the source's pipelines, `recorded` its tables without a pipeline.
+
+        `free` returns how many bytes the log's disk has left; None: unknown, or no disk.
+        """
         self._recording = recording
         self._runs = runs
         self._recorded = recorded
@@ -214,6 +220,8 @@ class LogRetention:
         self._options = options
         self._clock = clock
         self._wall = wall
+        self._free = free
+        self._disk_cap: int | None = None
         self.look_at = clock()
         """When it is time to decide again."""
         self._sent: MaintainLog | None = None
@@ -300,7 +308,7 @@ class LogRetention:
             fold=str(lowest(pins, end, but=("baseline",))) if options.fold else "",
             compact=options.compact,
             lease=options.lease,
-            cap=options.cap,
+            cap=self.cap(),
             needed=str(lowest(pins, end, but=("baseline",))),
         )
 
@@ -320,12 +328,27 @@ class LogRetention:
             baseline_bytes=extent.baseline_bytes,
             oldest=None if extent.oldest is None else extent.oldest / 1_000_000,
             newest=None if extent.newest is None else extent.newest / 1_000_000,
-            cap=self._options.cap,
+            cap=self.cap(),
             pins=tuple(self.pins()),
         )
 
+    def cap(self) -> int | None:
+        """
+        Return the maximum size of the log: the configured one, or what its disk has space for.
+
+        None: no limit. A disk that other programs also use has less space at every look, so the
+        last value is kept until it is wrong by two percent: a new one is a new order.
+        """
+        if self._options.cap is not None:
+            return self._options.cap or None
+        free = self._free()
+        cap = None if free is None else self._recording.log.size + free
+        if cap is None or self._disk_cap is None or 50 * abs(cap - self._disk_cap) > self._disk_cap:
+            self._disk_cap = cap
+        return self._disk_cap
+
     def _warn(self) -> None:
-        cap, size = self._options.cap, self._recording.log.size
+        cap, size = self.cap(), self._recording.log.size
         tight = cap is not None and size >= WARN * cap
         if tight and not self._warned:
             pin = self.pins()[0]
@@ -367,12 +390,18 @@ def start_retention(
     clocks: tuple[Callable[[], float], Callable[[], float]],
 ) -> None:
     """Start retention for logs that do not have it; `clocks`: monotonic, and since 1970."""
+    # A bucket has no limit of its own.
+    free = partial(free_bytes if files.local else _unknown, files.path(""))
     for name, recording in recordings.items():
         if recording.retention is None:
             mine, alone = partial(_of_source, runs, name), partial(recorded, name)
             recording.retention = LogRetention(
-                recording, mine, alone, store, files, options, *clocks
+                recording, mine, alone, store, files, options, *clocks, free
             )
+
+
+def _unknown(path: str) -> None:
+    return None
 
 
 def stop_retention(recordings: Mapping[str, SourceRun]) -> None:

@@ -23,7 +23,7 @@ from headrace.observe.logs import logger
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.wal_pressure import is_full, pinned_by, to_release
+from headrace.runtime.wal_pressure import is_tight, pinned_by, to_release
 
 # --- the guard of a source's space ----------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class SourceWalGuard:
         _log.warning("pipeline released from its source", pipeline=name, **facts)
 
     def _warn(self, room: Room, held_by: str) -> None:
-        if is_full(room) and not self._warned:
+        if is_tight(room) and not self._warned:
             _log.warning(
                 "source is running out of space",
                 source=self._recording.name,
@@ -89,7 +89,7 @@ class SourceWalGuard:
                 limit=room.limit,
                 pinned_by=held_by,
             )
-        self._warned = is_full(room)
+        self._warned = is_tight(room)
 
 
 # --- the threads ----------------------------------------------------------------------------------

@@ -25,7 +25,10 @@ from headrace.runtime.store import ProgressStore
 
 # --- the choice -----------------------------------------------------------------------------------
 
-FULL = 0.8
+WARN = 0.7
+"""From this share of the limit on, a warning says what the source retains data for."""
+
+FULL = 0.9
 """From this share of the limit on, a pipeline is released."""
 
 WORTH = 0.25
@@ -38,6 +41,11 @@ A healthy pipeline has less than this in progress, and releasing it would gain n
 LOG = "the log"
 SERVER = "the server"
 """What the source retains data for, if not a pipeline; these are not names of pipelines."""
+
+
+def is_tight(room: Room) -> bool:
+    """Whether so much is retained that somebody should look at it."""
+    return room.limit is not None and room.used >= WARN * room.limit
 
 
 def is_full(room: Room) -> bool:

@@ -137,3 +137,13 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def free_bytes(path: str | Path) -> int | None:
+    """Return how many bytes this user can still write on the disk of `path`; None if unknown."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    # Some network and user-space file systems report no sizes at all.
+    return found.f_bavail * found.f_frsize if found.f_blocks else None

@@ -67,7 +67,8 @@ def postgres(
     An update does not send a large value that it leaves unchanged; `toast_store` keeps these
     values in the data directory, up to `toast_store_bytes`, so that no change lacks one.
     `wal_budget` is how many bytes of WAL the server may keep for the slot, if it has no
-    max_slot_wal_keep_size: at 80 % the pipeline that holds the WAL is released.
+    max_slot_wal_keep_size: at 90 % the pipeline that holds the WAL is released. The default is
+    16 GiB, or less if the server is on this machine and its disk has less space. 0: no limit.
     """
     require("postgres", "A PostgreSQL source")
     from headrace.capture.baselines import checked_rate
@@ -81,11 +82,11 @@ def postgres(
             slot=slot,
             remedy='Use slot="stateful" for a named slot, or slot="ephemeral" for a temporary one.',
         )
-    if wal_budget is not None and wal_budget < LEAST_BUDGET:
+    if wal_budget and wal_budget < LEAST_BUDGET:
         raise SourceRefused(
             f"wal_budget must be at least {LEAST_BUDGET} bytes",
             wal_budget=wal_budget,
-            remedy="Raise it to 64 MiB or more, or leave wal_budget out.",
+            remedy="Raise it to 64 MiB or more, set 0 for no limit, or leave wal_budget out.",
         )
     if name is None:
         made = re.sub(r"[^a-z0-9._-]", "_", address(connection)["dbname"].lower())
@@ -251,8 +252,9 @@ POSTGRES = Part(
         ),
         Key(
             "wal_budget",
-            Size(LEAST_WAL_BUDGET),
-            "How much WAL the server may keep for the slot, if it has no limit of its own.",
+            Size(LEAST_WAL_BUDGET, or_zero=True),
+            "How much WAL the server may keep for the slot, if it has no limit of its own (default:"
+            " 16 GiB, or less if the server is on this machine and its disk has less space).",
         ),
     ),
     _build,

@@ -80,6 +80,9 @@ OPERATIONS = ("insert", "update", "delete", "truncate")
 TOAST_STORE_BYTES = 1 << 30
 """Maximum size of the store, next to the source's log; more needs REPLICA IDENTITY FULL."""
 
+WAL_BUDGET = 16 << 30
+"""Enough for hours of most databases, and little enough for most disks."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
@@ -121,8 +124,8 @@ class PostgresOptions:
 
     tables: Mapping[str, TableOptions] = field(default_factory=dict)
     publish: tuple[str, ...] = OPERATIONS
-    wal_budget: int | None = None
-    """Bytes of WAL that the server may keep for us, if it has no limit of its own."""
+    wal_budget: int | None = WAL_BUDGET
+    """Bytes of WAL that the server may keep for us, if it has no limit of its own; None: any."""
 
     toast_store: bool = True
     """Whether values are kept that the server does not send because they did not change (R21)."""
@@ -166,7 +169,7 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOpti
         before_connect=str(given.get("before_connect") or ""),
         tables=tables,
         publish=tuple(given.get("publish") or OPERATIONS),
-        wal_budget=given.get("wal_budget"),
+        wal_budget=given.get("wal_budget", WAL_BUDGET) or None,
         toast_store=bool(given.get("toast_store", True)),
         toast_store_bytes=int(given.get("toast_store_bytes") or TOAST_STORE_BYTES),
         copy_rows_per_s=None if rate is None else float(rate),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.config.plugins import Part
-from headrace.config.schema import Choice, Entries, FilePath, Key, Number, Values
+from headrace.config.schema import Choice, Entries, FilePath, Key, Number, Size, Values
 
 if TYPE_CHECKING:
     from headrace.capture.sqlite.source import SQLiteSource
@@ -23,6 +23,7 @@ def _build(name: str, values: Values) -> SQLiteSource:
         name=name,
         columns=values["columns"],
         copy_rows_per_s=values["copy_rows_per_s"],
+        capture_budget=values["capture_budget"],
     )
 
 
@@ -41,6 +42,13 @@ SQLITE = Part(
             "copy_rows_per_s",
             Number(more_than=0),
             "Maximum number of rows a second for copies of tables, all tables together.",
+        ),
+        Key(
+            "capture_budget",
+            Size(or_zero=True),
+            "How many bytes of changes the database file may keep for pipelines that have not taken"
+            " them; at 90 % the pipeline that holds them is released.",
+            default="1GiB",
         ),
     ),
     _build,

@@ -7,7 +7,10 @@ application: that is a read group, and a flush consists of whole groups (R41). W
 ends within a group cannot be determined.
 
 `findings` reports what we set up in a SQLite file, and how many changes it contains. `sample`
-returns a few rows of a table; the file is only read.
+returns a few rows of a table; the file is only read. `CaptureMeter` measures what the file keeps
+for its readers.
+
+Long because all of these read the same tables in the file as the source does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import re
 import shlex
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +29,11 @@ import pyarrow as pa
 
 from headrace.capture.baselines import checked_rate
 from headrace.capture.registry import Finding, TableSample
-from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.source import Lag, Problem, Room, SourcePosition, SourceSpec, SourceTraits
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
 from headrace.capture.sqlite.capture_log import (
+    READ_BYTES,
     CaptureLog,
     CaptureReader,
     ReaderRow,
@@ -71,6 +75,7 @@ from headrace.capture.sqlite.watch import CommitWatch
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadName, HeadraceError, SourceRefused, SourceUnreachable, TableRefused
+from headrace.storage.disk import free_bytes
 
 # --- findings -------------------------------------------------------------------------------------
 
@@ -188,9 +193,88 @@ def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
     return TableSample(schema, *batch_of(schema, rows))
 
 
+# --- how large the log has become -----------------------------------------------------------------
+
+MEASURE_SECONDS = 5.0
+"""Between two measurements."""
+
+SAMPLED_ROWS = 8
+"""The newest rows, whose sizes stand for all: counting every byte would read the whole log."""
+
+
+class CaptureMeter:
+    """Measures, every few seconds, how much the log holds for its readers (R28). For one thread."""
+
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        path: str,
+        reader: str,
+        budget: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._path = path
+        self._reader = reader
+        self._budget = budget
+        self._clock = clock
+        self._due = clock()
+        self._ends: tuple[int, int] | None = None
+        self._row_bytes = 0.0
+
+    def measure(self, read: int, acknowledged: int) -> Room | None:
+        """
+        Measure, if it is time to; None if it is not.
+
+        `read` and `acknowledged` are the last rows that this reader has read and no longer needs.
+        """
+        if self._clock() < self._due:
+            return None
+        self._due = self._clock() + MEASURE_SECONDS
+        found = self._database.execute(f"select min(seq), max(seq) from {LOG}").fetchone()
+        first, last = (int(end or 0) for end in found)
+        if self._ends != (first, last):
+            self._ends, self._row_bytes = (first, last), self._sampled()
+        cursors = {row.name: row.cursor for row in reader_rows(self._database)}
+        acknowledged = max(acknowledged, cursors.pop(self._reader, 0))
+        lowest = min(cursors, key=lambda name: cursors[name], default="")
+        used = self._bytes(first - 1, last)
+        return Room(
+            used=used,
+            limit=self._limit(used),
+            unacknowledged=self._bytes(acknowledged, last),
+            ours=self._bytes(acknowledged, read),
+            oldest=f"reader {lowest}" if lowest and cursors[lowest] < acknowledged else "",
+        )
+
+    def _limit(self, used: int) -> int | None:
+        if self._budget is None:
+            return None
+        free = free_bytes(self._path)
+        return self._budget if free is None else min(self._budget, used + free)
+
+    def _bytes(self, after: int, upto: int) -> int:
+        return int(max(0, upto - after) * self._row_bytes)
+
+    def _sampled(self) -> float:
+        """Return the average size of the newest rows."""
+        query = f"select * from {LOG} order by seq desc limit {SAMPLED_ROWS}"
+        rows, _ = fetch(self._database, query, (), ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf))
+        return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
+
+
+def _stored_bytes(row: Row) -> int:
+    """Return about how many bytes SQLite stores for a row: a null has only its header."""
+    values = (len(each) if isinstance(each, str | bytes) else 6 for each in row if each is not None)
+    return len(row) + sum(values)
+
+
 # --- the source -----------------------------------------------------------------------------------
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+CAPTURE_BUDGET = 1 << 30
+"""The default of `capture_budget`: about a day of a busy application."""
 
 PATIENCE_SECONDS = 5.0
 """How long a locked database is waited for before it counts as unreachable."""
@@ -205,6 +289,7 @@ def sqlite(
     name: str | None = None,
     columns: Mapping[str, str] | None = None,
     copy_rows_per_s: float | None = None,
+    capture_budget: int = CAPTURE_BUDGET,
 ) -> SQLiteSource:
     """
     Return the SQLite database at `path` as a source; it is not touched before a start.
@@ -212,6 +297,8 @@ def sqlite(
     `name` is the source's id, by default made from the file's name. `columns` sets types
     to use instead of the declared ones: `{"at": "text"}` or `{"orders.at": "text"}`.
     `copy_rows_per_s` is the maximum number of rows a second for copies, all tables together.
+    `capture_budget` is how many bytes of changes the database may keep for pipelines that have
+    not taken them: at 90 % the pipeline that holds them is released. 0: no limit.
     """
     if name is None:
         made = re.sub(r"[^a-z0-9._-]", "_", Path(path).stem.lower()).lstrip("._-")[:64]
@@ -232,6 +319,8 @@ def sqlite(
     options: dict[str, object] = {"path": where, "columns": dict(columns or {})}
     if copy_rows_per_s is not None:
         options["copy_rows_per_s"] = checked_rate(copy_rows_per_s)
+    if capture_budget != CAPTURE_BUDGET:
+        options["capture_budget"] = capture_budget
     return SQLiteSource(SourceSpec("sqlite", name, options))
 
 
@@ -244,6 +333,7 @@ class _OpenDatabase:
     watch: CommitWatch
     pruning: triggers.CursorPruner
     verify: SchemaWatch
+    meter: CaptureMeter
     inode: int = 0
     """The inode of the file when it was first checked."""
 
@@ -260,6 +350,7 @@ class SQLiteSource:
         self.path = str(options["path"])
         if (rate := options.get("copy_rows_per_s")) is not None:
             self.traits = replace(self.traits, copy_rows_per_s=float(str(rate)))
+        self._budget = int(str(options.get("capture_budget", CAPTURE_BUDGET))) or None
         columns = options.get("columns") or {}
         self._overrides: dict[str, str] = dict(columns) if isinstance(columns, Mapping) else {}
         self._reader = reader or spec.name
@@ -376,6 +467,7 @@ class SQLiteSource:
             CommitWatch(self.path, lambda: pragma(database, "data_version")),
             triggers.CursorPruner(database, self._reader, at.capture),
             verify,
+            CaptureMeter(database, self.path, self._reader, self._budget, time.monotonic),
         )
 
     def read(self, most: int, wait: float) -> Changes | None:
@@ -435,10 +527,11 @@ class SQLiteSource:
                     f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
                     (at,),
                 ).fetchone()
+                room = now.meter.measure(at, now.pruning.allowed)
         except SourceUnreachable:
             return Lag()
         seconds = 0.0 if row is None else max(0, int(row[0])) / 1000
-        return Lag(max(0, int(end or 0) - at), seconds)
+        return Lag(max(0, int(end or 0) - at), seconds, room=room)
 
     def close(self) -> None:
         """Close the database."""

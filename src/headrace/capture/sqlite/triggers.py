@@ -107,7 +107,9 @@ class CursorPruner:
         self._names = names
         self._reader = reader
         self._capture = capture
-        self._allowed = 0
+        self.allowed = 0
+        """The last row that this reader no longer needs, since it was opened."""
+
         self._done = 0
         self._more = False
         self._due = 0.0
@@ -115,14 +117,14 @@ class CursorPruner:
 
     def allow(self, upto: int) -> None:
         """Note that this reader no longer needs anything at or before `upto`."""
-        self._allowed = max(self._allowed, upto)
+        self.allowed = max(self.allowed, upto)
 
     def step(self) -> None:
         """Remove a few rows, if it is time and no other connection writes."""
         now = time.monotonic()
-        if now < self._due or (self._allowed <= self._done and not self._more):
+        if now < self._due or (self.allowed <= self._done and not self._more):
             return
-        allowed = self._allowed
+        allowed = self.allowed
         (patience,) = self._database.execute("pragma busy_timeout").fetchone()
         self._database.execute("pragma busy_timeout = 0")
         try:

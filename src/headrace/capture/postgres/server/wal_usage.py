@@ -17,15 +17,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from headrace.capture.postgres.server.slot import Older, waiting_for
 from headrace.capture.source import Room
+from headrace.storage.disk import free_bytes
 
 EVERY_SECONDS = 5.0
-"""Between two measurements: a fifth of the limit is not used up in that time."""
+"""Between two measurements: a third of the limit is not used up in that time."""
+
+START_SECONDS = 10
+"""The largest difference between two statements of when a server was started."""
+
+HASTE = 5
+"""Measurements are this many times as frequent above `TIGHT`."""
+
+TIGHT = 0.6
 
 SMALL_BYTES = 16 << 20
 """Usually one WAL segment: below that, the transactions that hold it are not queried."""
@@ -64,6 +74,10 @@ class Meter:
 
         self._times: list[float] = []
         self._ends: list[int] = []
+        self._folder: Path | None = None
+        """The server's WAL folder, if it is on this machine; None also before it was looked for."""
+
+        self._looked_for: psycopg.Connection[Any] | None = None
 
     def measure(self, connection: psycopg.Connection[Any], read: int) -> Room | None:
         """
@@ -81,7 +95,9 @@ class Meter:
                 return None
             written, restart, confirmed, safe = found
             used = max(0, written - restart)
-            limit = self._budget if safe is None else used + safe
+            limit = self._limit(connection, used, safe)
+            if limit is not None and used >= TIGHT * limit:
+                self.due = self._clock() + self._every / HASTE
             self._note(written)
             asks = used >= SMALL_BYTES or (limit is not None and 2 * used >= limit)
             older = waiting_for(connection) if asks else []
@@ -100,6 +116,18 @@ class Meter:
             oldest=name,
         )
 
+    def _limit(
+        self, connection: psycopg.Connection[Any], used: int, safe: int | None
+    ) -> int | None:
+        """Return the lowest limit: the server's own or the budget, and the space on its disk."""
+        limit = self._budget if safe is None else used + safe
+        if limit is None:
+            return None
+        if connection is not self._looked_for:
+            self._folder, self._looked_for = wal_folder(connection), connection
+        free = None if self._folder is None else free_bytes(self._folder)
+        return limit if free is None else min(limit, used + free)
+
     def _note(self, written: int) -> None:
         self._times.append(self._clock())
         self._ends.append(written)
@@ -111,6 +139,33 @@ class Meter:
         # Later rather than earlier: no pipeline is released for WAL that a transaction is said to
         # hold, and a lost slot costs more than an unnecessary baseline.
         return self._ends[min(bisect_left(self._times, when), len(self._ends) - 1)]
+
+
+_SERVER = """
+    select s.setting, extract(epoch from pg_postmaster_start_time())::int8,
+           pg_catalog.current_setting('port')
+    from pg_catalog.pg_settings s
+    where s.name = 'data_directory'
+"""
+
+
+def wal_folder(connection: psycopg.Connection[Any]) -> Path | None:
+    """
+    Return the WAL folder of a server on this machine, whose disk can be measured; None otherwise.
+
+    Only certain users may see the path, and on another machine, or in a container, it can lead to
+    another server's folder: the server's own file there has to name its start and its port.
+    """
+    if (found := connection.execute(_SERVER).fetchone()) is None:
+        return None
+    path, started, port = found
+    try:
+        _, _, begun, on_port, *_ = Path(path, "postmaster.pid").read_text().splitlines()
+        # The server reads the clock for its file a moment before it does for the query.
+        same = abs(int(begun) - started) <= START_SECONDS and on_port.strip() == port
+    except (OSError, ValueError):
+        return None
+    return Path(path, "pg_wal") if same else None
 
 
 def _named(older: Older) -> str:

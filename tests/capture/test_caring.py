@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.capture import log_maintenance
-from headrace.capture.baselines import BaselineRequests
+from headrace.capture.baselines import TRY_AGAIN_SECONDS, BaselineRequests
 from headrace.capture.messages import (
     COMMANDS,
     Flushed,
@@ -271,9 +271,29 @@ class Late(MemoryCopy):
         super().__init__(source, table)
         self.first, self.waits = 0, "others"
 
+        self.asked = 0
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
+            self.asked += 1
             yield pa.RecordBatch.from_pylist([], schema=self.schema.arrow)
+
+
+@pytest.mark.meets("R13")
+def test_changes_are_read_at_full_speed_while_a_copy_waits_to_begin(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Late(world.source, TABLE)
+    monkeypatch.setattr(world.source, "baseline", lambda name: late)
+    world.step(TakeBaseline(TABLE))
+    before = late.asked
+    # A backlog, of which each step reads one commit: the copy may depend on all of it.
+    for _ in range(100):
+        world.step(after=TRY_AGAIN_SECONDS / 200)
+    assert late.asked == before
+    assert world.recorder._patience(10.0) > 0, "reading waits for changes, and not in vain"
+    world.step(after=TRY_AGAIN_SECONDS)
+    assert late.asked == before + 1
 
 
 @pytest.mark.meets("R28")

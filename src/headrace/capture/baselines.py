@@ -383,11 +383,12 @@ class BaselineRequests:
             self._report(
                 BaselineProgress(copying.table, rows, expected=copy.expected, waits=copy.waits)
             )
-            if copy.waits and not rows and self._wanted:
-                # It may wait for hours: continue with other tables.
-                self._stop_here()
-                self._wanted.rotate(-1)
+            if copy.waits and not rows:
+                # It may wait for hours, or for changes that are still to be read: those come first.
                 self._try_again = self._clock() + TRY_AGAIN_SECONDS
+                if self._wanted:
+                    self._stop_here()
+                    self._wanted.rotate(-1)
             return
         self._waits = not self._passed(log, flush, copying.copy.last)
         if self._waits:

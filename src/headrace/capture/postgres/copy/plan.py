@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,8 +20,7 @@ from headrace.errors import SchemaChanged, SourceUnreachable
 
 # --- a copy that may have to wait before it can start ---------------------------------------------
 
-PAUSE_SECONDS = 0.1
-"""The pause between two attempts; changes are read at least this often."""
+WAITS_FOR_CHANGES = "The copy is waiting until changes that were made before it are read"
 
 
 class LateCopy:
@@ -67,9 +65,8 @@ class LateCopy:
             try:
                 self._copy = self._begin()
             except NotYet as why:
-                self.waits = str(why)
+                self.waits = str(why) or WAITS_FOR_CHANGES
                 yield empty(self.schema)
-                time.sleep(PAUSE_SECONDS)
         self.waits = ""
         self.first, self.last = self._copy.first, self._copy.last
         self.snapshot = self._copy.snapshot

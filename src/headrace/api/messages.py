@@ -44,6 +44,8 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "lag_changes": source.lag_changes,
         "lag_seconds": _rounded(source.lag_seconds),
         "lag_bytes": source.lag_bytes,
+        "current_seconds": _rounded(source.current_seconds),
+        "silence_seconds": _rounded(source.silence_seconds),
         "recorder_pid": source.recorder_pid,
         "restarts": source.restarts,
         "error": _error(source.error),
@@ -140,6 +142,10 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"retrying: {pipeline.error.message}"
     if pipeline.state in _COMING:
         return ""
+    if source.reason:
+        return f"source {pipeline.source}: {source.reason}"
+    if pipeline.lag_seconds:
+        return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
     return "Spark is not running"
 
 

@@ -86,6 +86,9 @@ LATE_SECONDS = 1.0
 """From the first change to its flush, while the engine is idle, and while it is busy (R10)."""
 
 LAG_SECONDS = 1.0
+FIRST_LAG_SECONDS = 0.1
+"""Between two reports of the lag; the second until the log is known to have everything."""
+
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
 
@@ -126,12 +129,18 @@ class Recorder:
         self._pause = FIRST_PAUSE_SECONDS
         self._credit = False
         self._first_pending: float | None = None
+        self._unwritten = False
+        """Whether writing to the log has failed, and nothing was written since."""
+
         self._moved: SourcePosition | None = None
         self._markers: tuple[str, ...] = ()
         """Markers read since the last write, if no change was read with them."""
 
         self._last_heartbeat = clock()
         self._last_lag = clock()
+        self._current: float | None = None
+        """When everything had been committed that is certain to be in the log."""
+
         self._captured = 0
         self._copies = BaselineRequests(source, lambda report: self._reports.append(report), clock)
         self._maintenance = LogMaintenance(lambda report: self._reports.append(report), clock)
@@ -190,8 +199,9 @@ class Recorder:
             if self._clock() >= self._maintain_at:
                 self._maintain_source(log)
             changes = self._source.read(READ_ROWS, self._patience(wait))
-            # Only now has it succeeded: a source may open and then fail to read.
-            self._pause = FIRST_PAUSE_SECONDS
+            if not self._unwritten:
+                # Only now has it succeeded: a source may open and then fail to read.
+                self._pause = FIRST_PAUSE_SECONDS
             if self._has_notices():
                 # Before what was read: readers of the log must see the notices first.
                 self._write_notices(log)
@@ -255,11 +265,18 @@ class Recorder:
             return
         self._credit = False
         self._captured += rows
+        self._note_written()
         self._remember(log)
         waited = 0.0 if first is None else self._clock() - first
         self._reports.append(Flushed(flushed.entry, waited))
         if lag:
             self._report_lag()
+
+    def _note_written(self) -> None:
+        """Take note that the log could be written, or that there is nothing to write."""
+        if self._unwritten and self._connected:
+            self._unwritten = False
+            self._move("streaming")
 
     def _remember(self, log: LogWriter) -> None:
         if log.source_position is None:
@@ -270,10 +287,25 @@ class Recorder:
 
     def _report_lag(self) -> None:
         lag = self._source.lag()
-        self._last_lag = self._clock()
+        now = self._last_lag = self._clock()
+        if self._first_pending is None:
+            if lag.age is not None:
+                self._current = now - lag.age
+            if not (lag.changes or lag.bytes):
+                self._note_written()
+        age = None if self._current is None else now - self._current
         self._reports.append(
-            LagReport(lag.changes, lag.seconds, self._captured, lag.bytes, lag.room)
+            LagReport(
+                lag.changes, lag.seconds, self._captured, lag.bytes, lag.room, age, lag.silence
+            )
         )
+
+    @property
+    def _lag_at(self) -> float:
+        """When to report the lag again."""
+        known = self._current is not None and self._last_lag - self._current <= 2 * LAG_SECONDS
+        soon = self._source.traits.measures_lag and not known
+        return self._last_lag + (FIRST_LAG_SECONDS if soon else LAG_SECONDS)
 
     # --- between two reads -----------------------------------------------------------------
 
@@ -285,11 +317,11 @@ class Recorder:
         self._maintenance.advance(log, self._copies.firsts)
         if reads and self._selection.due and log.pending_complete:
             self._add_new_tables(log)
-        if self._clock() - self._last_lag >= LAG_SECONDS:
+        if self._clock() >= self._lag_at:
             self._report_lag()
         more = self._copies.active or self._maintenance.active
         self._busy = more or not log.pending_complete
-        times = (self._last_lag + LAG_SECONDS, self._copies.due, self._maintenance.due)
+        times = (self._lag_at, self._copies.due, self._maintenance.due)
         self._housekeeping_at = min(at for at in times if at is not None)
 
     def _has_room(self, log: LogWriter) -> bool:
@@ -327,6 +359,7 @@ class Recorder:
         self._moved, self._markers = None, ()
         self._last_heartbeat = self._clock()
         if written is not None:
+            self._note_written()
             self._remember(log)
             self._reports.append(Flushed(written.entry))
 
@@ -483,6 +516,7 @@ class Recorder:
             reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
                 self._copies.required_end = 0
+                self._current = None
                 log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
         except LostLog:
@@ -502,8 +536,10 @@ class Recorder:
         self._remember(log)
         self._acknowledged = ""
         self._last_heartbeat = self._housekeeping_at = self._clock()
+        self._last_lag = -math.inf
         self._maintain_at = math.inf if self._maintained is None else self._clock()
-        self._move("streaming")
+        if not self._unwritten:  # otherwise it has failed until something was written
+            self._move("streaming")
         self._acknowledge(log)
 
     def _reset(self, asked: Reset, after: str | None) -> None:
@@ -550,6 +586,7 @@ class Recorder:
     def _lose_log(self, error: StorageError) -> None:
         """Stop appending; the log is opened again from its index and continues after it (R36)."""
         self._log = None
+        self._unwritten = True
         self._reports.append(Failed.of(error, stops=False))
         self._lose(error.message, "failed")
 

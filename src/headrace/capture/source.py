@@ -84,6 +84,9 @@ class SourceTraits:
     lists: bool = False
     """Whether it implements `Lists`, so that patterns can select tables."""
 
+    measures_lag: bool = False
+    """Whether `lag` asks the database itself, and returns an `age`."""
+
     copy_rows_per_s: float | None = None
     """Maximum number of rows a second for copies, all tables together; None: no limit."""
 
@@ -140,6 +143,17 @@ class Lag:
 
     room: Room | None = None
     """None if it was not measured since the last call: a measurement is not free."""
+
+    age: float | None = None
+    """
+    How many seconds ago everything had been committed that is certain to have been read.
+
+    Found by asking the database itself, never from what was read last. None: not known yet, or
+    `measures_lag` is not set.
+    """
+
+    silence: float | None = None
+    """Seconds since anything was received on the stream; None if the source has no stream."""
 
 
 Problem = HeadraceError

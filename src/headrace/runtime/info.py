@@ -154,7 +154,11 @@ class PipelineInfo:
     jobs: int
     position: Position
     lag_seconds: float | None
-    """Age of the oldest change in the log that is not yet applied; 0 when there is none."""
+    """
+    Age of the oldest change in the log that is not yet applied; 0 when there is none.
+
+    None while a table is not shown, because it is loaded or catches up.
+    """
 
     dead_letters: int
     """Dead letters that are not superseded."""
@@ -238,7 +242,7 @@ class SourceInfo:
     state: str
     """
     connecting, waiting, streaming, full (the log has reached its cap), watching (no table
-    matches yet),
+    matches yet), silent (neither the recorder nor the server was heard of for 20 s),
     reconnecting, resetting, failed or closed.
     """
 
@@ -253,6 +257,16 @@ class SourceInfo:
     lag_seconds: float | None
     lag_bytes: int | None
     """Bytes of the source's own log that were not read yet; None if it has no log."""
+
+    current_seconds: float | None
+    """
+    How many seconds ago everything had been committed that is certain to be in the log.
+
+    None: not known yet. With more than 20, the source is not ready.
+    """
+
+    silence_seconds: float | None
+    """Seconds since anything was received from the server; None if the source has no stream."""
 
     recorder_pid: int | None
     restarts: int

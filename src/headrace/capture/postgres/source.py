@@ -50,6 +50,7 @@ from headrace.capture.postgres.server.ddl_watch import (
     altered_table,
 )
 from headrace.capture.postgres.server.facts import described
+from headrace.capture.postgres.server.lag import LagMeter
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.start_position import (
     HistoryCheck,
@@ -84,6 +85,9 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
+ASK_SECONDS = 0.5
+"""A server that is ahead of what it has sent is asked for a reply after this silence."""
+
 
 class PostgresSource:
     """Reads one PostgreSQL database; `describe` sets the tables that `open` will capture."""
@@ -105,6 +109,7 @@ class PostgresSource:
             copy_rows_per_s=self.options.copy_rows_per_s,
             lists=True,
             keeps_snapshot=True,
+            measures_lag=True,
         )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
@@ -146,7 +151,7 @@ class PostgresSource:
         """Whether the changes in the slot can no longer be read."""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
-        self._even_at = 0.0
+        self._lag = LagMeter(time.monotonic)
         self._awake = False
         self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
@@ -225,7 +230,8 @@ class PostgresSource:
         self._completes = self._toast.active
         self._given = self._at.lsn
         self._notices_from = 0.0
-        self._even_at = self._opened_at = time.monotonic()
+        self._opened_at = time.monotonic()
+        self._lag = LagMeter(time.monotonic)
         self._began = True
         return position
 
@@ -269,6 +275,7 @@ class PostgresSource:
         until = time.monotonic() + wait
         while True:
             stream.send_status()
+            self._lag.reached(self._given)
             if (changes := self._next()) is not None:
                 return changes
             if (moved := self._moved(stream, transactions)) is not None:
@@ -362,19 +369,23 @@ class PostgresSource:
         return self._parts.read(part)
 
     def lag(self) -> Lag:
-        """Return how far the server's log is ahead of what was read, in bytes and seconds."""
-        stream = self._stream
-        if stream is None:
+        """Return how far the end of the server's WAL is ahead of what was read."""
+        stream, query = self._stream, self._query
+        if stream is None or query is None:
             return Lag()
         stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
-        unread = max(0, stream.end - self._given)
-        now = time.monotonic()
-        if not unread:
-            self._even_at = now
-        room = None
-        if self._query is not None and now >= self._meter.due:
-            room = self._meter.measure(self._query, self._given)
-        return Lag(bytes=unread, seconds=now - self._even_at, room=room)
+        with speaking(self.options):
+            self._lag.look(query)
+        self._lag.reached(self._given)
+        if self._lag.end > stream.received and stream.silence > ASK_SECONDS:
+            stream.ask()
+        return Lag(
+            bytes=max(0, self._lag.end - self._given),
+            seconds=self._lag.seconds,
+            age=self._lag.age,
+            silence=stream.silence,
+            room=self._meter.measure(query, self._given),
+        )
 
     def close(self) -> None:
         """Close all connections; the slot and the publication stay."""

@@ -17,6 +17,7 @@ decision before every START_REPLICATION.
  ddl_watch       changes to tables that the stream does not report
  partitions      partitions that were attached, detached, truncated or dropped (R23c)
  wal_usage       how much WAL a server keeps for our slot, and how much it may keep (R28)
+ lag             how far reading is behind the server
  doctor          what users can find out about a database: tables, settings, sample rows
 ```
 """

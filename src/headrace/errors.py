@@ -962,8 +962,8 @@ class StorageFull(StorageError):
 
     code = "storage.full"
     remedy = (
-        "Free space on the disk, or move the data directory to a larger one; then start again."
-        " Nothing recorded is lost."
+        "Free space on the disk. A running engine then continues by itself; start anything else"
+        " again. Nothing recorded is lost."
     )
 
 

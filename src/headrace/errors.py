@@ -19,6 +19,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - TableRefused             a table that cannot be captured exactly
     - ServerRefused            the server's settings or version do not allow capture
     - NotPermitted             the database user lacks a privilege
+    - CredentialsRefused       a password or certificate that may be replaced: tried again
     - NoRoom                   no free replication slot or WAL sender
     - NoIdentity               publishing the table would make the application's statements fail
     - PublicationRefused, SlotRefused
@@ -111,6 +112,7 @@ __all__ = [
     "CorruptIndex",
     "CorruptLetters",
     "CorruptSegment",
+    "CredentialsRefused",
     "FellBehind",
     "Fenced",
     "FunctionFailed",
@@ -301,6 +303,19 @@ class NotPermitted(SourceRefused):
     code = "capture.not_permitted"
     exit_code = 5
     remedy = "Run the statement in the message as a user who is allowed to, and start again."
+
+
+class CredentialsRefused(SourceRefused):
+    """
+    The server and this user do not accept each other's password or certificate. Each may be
+    replaced while the engine runs, one before the other: the recorder tries again.
+    """
+
+    code = "capture.credentials_refused"
+    remedy = (
+        "Check the user, the password and the certificates. A running engine reads them again at"
+        " each attempt, and continues by itself; start anything else again."
+    )
 
 
 class NoRoom(SourceRefused):

@@ -64,11 +64,14 @@ class Followed:
         self.database.execute("insert into orders values (%s, 'new')", key)
 
     def await_state(self, state: str, reason: str) -> SourceInfo:
-        def there() -> SourceInfo | None:
-            info = self.info
-            return info if info.state == state and reason in info.reason else None
+        seen = [self.info]
 
-        return wait_until(there, PATIENCE, what=f"{state}: {reason}")
+        def there() -> bool:
+            seen.append(self.info)
+            return seen[-1].state == state and reason in seen[-1].reason
+
+        wait_until(there, PATIENCE, what=f"{state}: {reason}")
+        return seen[-1]
 
     def await_whole(self, *keys: int) -> None:
         wait_until(lambda: all(self.orders.get(key) for key in keys), PATIENCE, what="the rows")

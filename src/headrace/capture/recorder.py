@@ -67,6 +67,7 @@ from headrace.changelog.position import Position, SourcePosition
 from headrace.changelog.reader import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.schema import TableName, TableSchema, keeps_rows
 from headrace.errors import (
+    CredentialsRefused,
     HeadraceError,
     LostLog,
     OtherDatabase,
@@ -174,6 +175,10 @@ class Recorder:
                 self._lose(error.message, "reconnecting")
             except StorageError as error:
                 self._lose_log(error)
+            except CredentialsRefused as error:
+                # They are read again at each attempt, and may have been replaced by then.
+                self._reports.append(Failed.of(error, stops=False))
+                self._lose(error.message, "failed")
             except HeadraceError as error:
                 if self._selection.lost_one():
                     self._lose(error.message, "reconnecting")

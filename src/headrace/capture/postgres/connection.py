@@ -29,11 +29,17 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from headrace.capture.postgres.options import PostgresOptions, ask_hook, read_password
+from headrace.capture.postgres.options import (
+    PostgresOptions,
+    ask_hook,
+    may_change,
+    read_password,
+)
 from headrace.capture.postgres.stream.wire import StreamEnded
 from headrace.errors import (
     BadMessage,
     CaptureError,
+    CredentialsRefused,
     HeadraceError,
     NoRoom,
     NotPermitted,
@@ -85,11 +91,13 @@ _LONGEST_NAME = 63
 _AGAIN = ("08", "40", "53", "57", "58", "25P03", "25P04", "55P03")
 """Classes and codes of errors that may not occur again: cancelled, busy, out of a resource."""
 
+_LOGIN = "Authentication failed: the server rejected the user or password"
+
 _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     (
         "password authentication failed|no password supplied|authentication failed",
         SourceRefused,
-        "Authentication failed: the server rejected the user or password",
+        _LOGIN,
         "Check the user and the password, and password_ref or before_connect if you use them.",
     ),
     (
@@ -131,7 +139,7 @@ _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     ),
     (
         r"server does not support SSL|certificate|SSL error|sslmode value|root\.crt",
-        SourceRefused,
+        CredentialsRefused,
         "The encrypted connection failed: sslmode or the certificates do not fit the server",
         "Check sslmode, sslrootcert and sslcert in the connection string"
         " against the server's certificate.",
@@ -317,6 +325,9 @@ def _refusal(
     }
     for pattern, kind, message, remedy in _TEXTS:
         if re.search(pattern, text, re.IGNORECASE):
+            if message == _LOGIN and may_change(options):
+                kind = CredentialsRefused
+                remedy += " A running engine reads them again at each attempt."
             return kind(message, **facts, remedy=remedy)
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return SourceUnreachable("The server did not answer in time", **facts)

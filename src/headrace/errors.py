@@ -28,6 +28,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - StillRunning, RunTwice   a capture runs once, and cannot be changed while it runs
     - SchemaChanged            a table has other columns than those recorded
     - BadMessage               bytes that are not a valid message
+    - HistoryLost              changes may be missing: all tables are copied again; a notice
+    - CopiedAgain              one table is copied again; a notice
     - OtherDatabase            the source is not the one that the log was recorded from
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
@@ -109,6 +111,7 @@ __all__ = [
     "ConfigUnreadable",
     "ConfigUnresolved",
     "ControlError",
+    "CopiedAgain",
     "CorruptIndex",
     "CorruptLetters",
     "CorruptSegment",
@@ -117,6 +120,7 @@ __all__ = [
     "Fenced",
     "FunctionFailed",
     "HeadraceError",
+    "HistoryLost",
     "InlineSecret",
     "InvalidConfiguration",
     "JobCancelled",
@@ -282,6 +286,26 @@ class OtherDatabase(CaptureError):
         "Point the source to its original database again, or give the new database another source"
         " name."
     )
+
+
+class HistoryLost(CaptureError):
+    """
+    The source does not continue where the log ends. A notice: reading goes on, and every table is
+    copied again.
+    """
+
+    code = "capture.history_lost"
+    remedy = (
+        "Tables are right again once they are copied. Whoever needs every single change must look"
+        " at the range that the message names."
+    )
+
+
+class CopiedAgain(CaptureError):
+    """Rows of a table have changed without a change in the log. A notice: it is copied again."""
+
+    code = "capture.copied_again"
+    remedy = "The table is right again once it is copied."
 
 
 class RecorderFailed(CaptureError):

@@ -12,13 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.connect import error_object
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
-    from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo, TableInfo
+    from headrace.runtime.info import CopyInfo, Notice, PipelineInfo, SourceInfo, TableInfo
 
 
 # --- sources and pipelines ------------------------------------------------------------------------
@@ -58,6 +59,17 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
             "pinned_by": source.room.pinned_by,
         },
         "left_out": _errors(source.left_out),
+        "notices": [notice_fields(notice) for notice in source.notices],
+    }
+
+
+def notice_fields(notice: Notice) -> dict[str, Any]:
+    """Return a notice of a source."""
+    at = datetime.fromtimestamp(notice.at, UTC)
+    return {
+        "number": notice.number,
+        "time": at.isoformat(timespec="seconds"),
+        **error_object(notice.problem),
     }
 
 

@@ -54,6 +54,7 @@ from headrace.capture.messages import (
     Warned,
 )
 from headrace.capture.source import (
+    ExplainsBreaks,
     Maintains,
     Recordable,
     ReportsNotices,
@@ -67,8 +68,10 @@ from headrace.changelog.position import Position, SourcePosition
 from headrace.changelog.reader import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.schema import TableName, TableSchema, keeps_rows
 from headrace.errors import (
+    CopiedAgain,
     CredentialsRefused,
     HeadraceError,
+    HistoryLost,
     LostLog,
     OtherDatabase,
     RecorderFailed,
@@ -121,6 +124,9 @@ class Recorder:
         if source.traits.waits:
             cast(Waits, source).on_wait = self._wait
         self._resetting: Reset | None = None
+        self._reset_done = False
+        """Whether a reset is why reading will not continue."""
+
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
         self._connected = False
@@ -397,13 +403,24 @@ class Recorder:
                     )
                 )
                 self._remember(log)
+                why = _COPIED_AGAIN.get(each.rebaseline_reason, each.rebaseline_reason)
+                self._warn(
+                    CopiedAgain(
+                        f"Table {each.table} is copied again: {why}",
+                        table=each.table,
+                        reason=each.rebaseline_reason,
+                    )
+                )
             if each.rebaseline_reason:
                 self._copies.give_up(each.table)
             if each.note:
                 log.note(each.note, each.table)
             if each.problem is not None:
-                self._reports.append(Warned(Failed.of(each.problem, stops=False)))
+                self._warn(each.problem)
         self._notices = []
+
+    def _warn(self, problem: HeadraceError) -> None:
+        self._reports.append(Warned(Failed.of(problem, stops=False)))
 
     def _add_new_tables(self, log: LogWriter) -> None:
         """Capture new tables that match a pattern (H2)."""
@@ -522,8 +539,12 @@ class Recorder:
             if reason is not None:
                 self._copies.required_end = 0
                 self._current = None
-                log.begin(at, reason, origin)
+                end = log.end
+                gap = log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
+                if gap.reason != "start":
+                    self._warn(self._history_lost(end, log.end, described))
+            self._reset_done = False
         except LostLog:
             # Perhaps to the last entry of an earlier recorder, while the log was empty and
             # could not be claimed: opening it again shows which one is newer (R31).
@@ -552,6 +573,26 @@ class Recorder:
             raise SourceRefused("This kind of source cannot be reset", source=self._source.name)
         cast(Resets, self._source).reset(after, drop_publication=asked.drop_publication)
         self._resetting = None
+        self._reset_done = True
+
+    def _history_lost(
+        self, end: Position, begins: Position, tables: Iterable[TableName]
+    ) -> HistoryLost:
+        """Return the notice that the log does not continue after its end."""
+        why = ""
+        if self._reset_done:
+            why = "A reset was requested"
+        elif self._source.traits.explains_breaks:
+            why = cast(ExplainsBreaks, self._source).break_cause()
+        names = sorted(tables)
+        return HistoryLost(
+            f"{why or 'The source does not continue where the log ends'}. Changes between {end} and"
+            f" {begins} may be missing from the log, and every table is copied again:"
+            f" {listed(names)}",
+            end=end,
+            begins=begins,
+            tables=names,
+        )
 
     def _wait(self, reason: str) -> None:
         """Report what the source waits for; the source calls this in the middle of a step."""
@@ -637,6 +678,15 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 
 # --- whether a source continues a log -------------------------------------------------------------
 
+_COPIED_AGAIN = {
+    "columns": "its columns were altered",
+    "left out": "it was not captured for a while",
+    "rewritten": "its rows were rewritten when a column was altered",
+    "partitions": "its partitions were altered",
+    "toast store": "large values that the server did not send are not known",
+}
+"""The reasons for a new baseline, in whole sentences."""
+
 _CAPTURED = "captured/"
 """The name of the note with the captured tables; no table can have this name."""
 
@@ -678,6 +728,15 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
     noted = log.notes.get(_CAPTURED)
     # None: the log is from a version that did not write this note.
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
+
+
+MOST_NAMED = 20
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message; if there are very many, the first of them."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def note_captured(log: LogWriter, tables: Iterable[TableName]) -> None:

@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError
 __all__ = [
     "Baselines",
     "Copy",
+    "ExplainsBreaks",
     "KeepsSnapshot",
     "Lag",
     "Lists",
@@ -86,6 +87,9 @@ class SourceTraits:
 
     measures_lag: bool = False
     """Whether `lag` asks the database itself, and returns an `age`."""
+
+    explains_breaks: bool = False
+    """Whether it implements `ExplainsBreaks`: why reading did not continue."""
 
     copy_rows_per_s: float | None = None
     """Maximum number of rows a second for copies, all tables together; None: no limit."""
@@ -337,6 +341,18 @@ class Resets(Protocol):
         `after` is where the log ends. The next `open` must return a position other than `after`,
         and so must every later one, even if this process is killed at any instant after the
         first removal. An object that does not exist is no error; one that is not ours is.
+        """
+        ...
+
+
+class ExplainsBreaks(Protocol):
+    """A source that knows why it could not continue where the log ends."""
+
+    def break_cause(self) -> str:
+        """
+        Return why the last `open` returned another position than it was given; empty: unknown.
+
+        A sentence without its full stop, which names the object that was lost.
         """
         ...
 

@@ -234,6 +234,20 @@ class LogInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a source or its engine did by itself, and that the user should know."""
+
+    number: int
+    """Counts the notices of this source since the engine started, from 1."""
+
+    at: float
+    """When it was reported, in seconds since 1970."""
+
+    problem: HeadraceError
+    """What it is, with its code, facts and remedy; reading goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceInfo:
     """One source and its recorder, as observed."""
 
@@ -282,6 +296,9 @@ class SourceInfo:
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match a pattern and are not recorded, each with the reason."""
+
+    notices: tuple[Notice, ...] = ()
+    """The last notices, the newest last: lost history, tables that are copied again, and so on."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------

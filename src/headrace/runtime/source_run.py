@@ -51,7 +51,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError, LostLog, RecorderFailed
 from headrace.observe.logs import logger
 from headrace.runtime.copy_on_spark import SparkCopies
-from headrace.runtime.info import CopyInfo, RoomInfo, SourceInfo
+from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
 from headrace.runtime.wal_pressure import pinned_by
@@ -183,6 +183,8 @@ A recorder reports every second, later only after a very large flush; a silent s
 a reply after 5 s; and what is committed at an unimpaired source is in the log a second later.
 """
 
+_NOTICES_KEPT = 100
+
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
 
@@ -263,6 +265,7 @@ class SourceRun:
         self._credit_given = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
+        self._notices: tuple[Notice, ...] = ()
         self._measures_lag = measures_lag
         self._confirmed: tuple[tuple[float, Position], ...] = ()
         """Moments, and ends of the log up to which it has all that was committed by then."""
@@ -481,6 +484,7 @@ class SourceRun:
             copies=self.copies_under_way(),
             room=self._room_info(),
             left_out=dict(self.left_out),
+            notices=self._notices,
         )
 
     def _room_info(self) -> RoomInfo | None:
@@ -522,7 +526,7 @@ class SourceRun:
                 else:
                     self.send(CopyFailed(report.table, report.stem, shared=False))
             case Warned(problem):
-                _log.warning("source warning", source=self.name, problem=str(problem.error()))
+                self.note(problem.error())
             case TablesFound():
                 self._tables_found(report)
             case Failed():
@@ -534,6 +538,14 @@ class SourceRun:
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
         self._on_change()
+
+    def note(self, problem: HeadraceError) -> None:
+        """Report something that happened by itself: in the status, and in the log file."""
+        _log.warning("source warning", source=self.name, problem=str(problem))
+        with self._lock:
+            number = self._notices[-1].number + 1 if self._notices else 1
+            kept = self._notices[1 - _NOTICES_KEPT :]
+            self._notices = (*kept, Notice(number, self._wall(), problem))
 
     def _confirm(self, report: Report) -> None:
         """Remember what the log has everything of, if the report says so."""

@@ -54,7 +54,9 @@ from headrace.capture.postgres.server.lag import LagMeter
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.start_position import (
     HistoryCheck,
+    Reason,
     SourcePublication,
+    cause,
     open_slot,
     refuse_unknown,
     remove,
@@ -110,6 +112,7 @@ class PostgresSource:
             lists=True,
             keeps_snapshot=True,
             measures_lag=True,
+            explains_breaks=True,
         )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
@@ -147,8 +150,10 @@ class PostgresSource:
         self._claimed = False
         """Whether the log has recorded that the slot is ours."""
 
-        self._start_over = False
-        """Whether the changes in the slot can no longer be read."""
+        self._start_over = ""
+        """Why the changes in the slot can no longer be read; empty: they can."""
+
+        self._broken = ""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
         self._lag = LagMeter(time.monotonic)
@@ -234,6 +239,10 @@ class PostgresSource:
         self._lag = LagMeter(time.monotonic)
         self._began = True
         return position
+
+    def break_cause(self) -> str:
+        """Return why the last `open` did not continue where the log ends."""
+        return self._broken
 
     def claim(self) -> str:
         """Return the slot: the server keeps it, and WAL for it, until it is dropped."""
@@ -445,7 +454,7 @@ class PostgresSource:
             self._publishing,
             wanted,
             ours=self._ours,
-            start_over=self._start_over or (self.options.always_baseline and not self._began),
+            start_over=bool(self._start_over) or (self.options.always_baseline and not self._began),
             on_wait=self.on_wait,
             history_check=self._history,
             known=self._recorded,
@@ -454,10 +463,15 @@ class PostgresSource:
         self._query = query
         try:
             self._resumed = opening.created is None
+            self._broken = ""
+            if opening.reason is not None:
+                self._broken = cause(opening.reason, self.options)
+                if opening.reason is Reason.ALWAYS and self._start_over:
+                    self._broken = self._start_over
             if opening.created is not None:
                 # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
-                self._start_over = False
+                self._start_over = ""
             self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
             self._identities.look(query, self._tables)
             self._stream = ReplicationStream(
@@ -499,7 +513,9 @@ class PostgresSource:
             return stream.receive(wait)
         except PublicationRefused as error:
             # The publication exists, but did not when a change was written that is sent now.
-            self._start_over = True
+            self._start_over = (
+                f"The publication {self.options.publication} did not exist for a while"
+            )
             raise SourceUnreachable(error.message, source=self.name) from error
 
     def _next(self) -> Changes | None:
@@ -525,11 +541,12 @@ class PostgresSource:
             return SourceUnreachable("The table was altered", table=other)
         if "now" in error.facts:
             return error  # it was renamed: the user has to decide which table is meant
-        self._start_over = True
+        table = error.facts.get("table")
+        self._start_over = f"Table {table} was altered several times while it was not read"
         return SourceUnreachable(
             "The table was altered several times while it was not read; all tables are copied"
             " again",
-            table=error.facts.get("table"),
+            table=table,
         )
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.capture import recorder
 from headrace.capture.messages import StateReport
+from headrace.capture.postgres import connection
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.stream import stream
@@ -146,6 +147,20 @@ def test_a_silent_connection_is_given_up_for_a_new_one_and_nothing_is_lost(
     followed.await_whole(11, 12)
     [why, *_] = [each.reason for each in moves if each.state == "reconnecting"]
     assert "Nothing was received on the replication connection since" in why
+
+
+def test_a_connection_for_queries_that_is_silent_is_given_up(
+    followed: Followed, moves: list[StateReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves.clear()
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.5)
+    assert followed.proxy.lose("to_client", of=lambda each: not each.replicates)
+    followed.insert(11)
+    wait_until(lambda: moves, PATIENCE, what="the connection to be given up")
+    assert moves[0].state == "reconnecting"
+    assert "did not answer a query" in moves[0].reason
+    monkeypatch.undo()
+    followed.await_whole(11)
 
 
 @pytest.mark.meets("R7", "R31")

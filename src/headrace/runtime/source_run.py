@@ -14,6 +14,8 @@ now, so that a stalled copy is visible.
 call returns at once, and the recorder may be down, or die during the reset: so the request is kept
 here, given to every recorder that starts, and cleared when one has done it. If a recorder dies in
 between, the next one repeats the reset, which costs one more copy.
+
+Long because every report changes what the engine knows of a source, and the status tells all of it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,6 @@ from headrace.capture.postgres.server.ddl_watch import (
     altered_table,
 )
 from headrace.capture.postgres.server.facts import described
-from headrace.capture.postgres.server.lag import LagMeter
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.start_position import (
     HistoryCheck,
@@ -62,7 +61,7 @@ from headrace.capture.postgres.server.start_position import (
     remove,
     reset_slot,
 )
-from headrace.capture.postgres.server.wal_usage import Meter
+from headrace.capture.postgres.server.wal_usage import LagMeter, Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
 from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions

@@ -528,7 +528,7 @@ def open_slot(
     followed so far.
     """
     application = application_of(options)
-    query = connect(options, application=application)
+    query = connect(options, application=application, timed=True)
     try:
         slots.release(query, options.slot, application)
         replication = connect(options, replication=True, application=application)

@@ -5,6 +5,8 @@ The stream of changes from a replication slot, as complete messages in one buffe
 of pgoutput. `KeepAlive` sends status updates while the reading thread is busy elsewhere, `Pace`
 decides when to read bytes, and `Status` decides what to report to the server and when.
 `stream/wire.py` reads the bytes from the connection.
+
+Long because when to read, when to answer and when to give up depend on the same few times.
 """
 
 from __future__ import annotations

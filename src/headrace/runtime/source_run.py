@@ -461,8 +461,9 @@ class SourceRun:
         passed = self._clock() - self._reported_at
         current = self._clock() - self._confirmed[-1][0] if self._confirmed else None
         if silent := self._silent:
-            lag = LagReport(None, None, lag.captured, silence=lag.silence)
             reason = silent
+            if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
+                lag = LagReport(None, None, lag.captured, silence=lag.silence)
         elif self._state == "streaming" and not reason and self.confirmed is None:
             reason = _behind(current, lag.bytes)
         return SourceInfo(

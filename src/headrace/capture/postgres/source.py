@@ -12,6 +12,7 @@ that of the slot, or one that was checked against what was read (H1 to H3).
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,7 +156,10 @@ class PostgresSource:
         self._broken = ""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
-        self._lag = LagMeter(time.monotonic)
+        self._lag = LagMeter(self.options.slot, time.monotonic)
+        self._asked_at = math.inf
+        """When the server was last asked for a reply because it is ahead of what it has sent."""
+
         self._awake = False
         self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
@@ -234,8 +238,8 @@ class PostgresSource:
         self._completes = self._toast.active
         self._given = self._at.lsn
         self._notices_from = 0.0
-        self._opened_at = time.monotonic()
-        self._lag = LagMeter(time.monotonic)
+        self._opened_at, self._asked_at = time.monotonic(), math.inf
+        self._lag = LagMeter(self.options.slot, time.monotonic)
         self._began = True
         return position
 
@@ -382,16 +386,18 @@ class PostgresSource:
         if stream is None or query is None:
             return Lag()
         stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
+        silence = stream.silence
         with speaking(self.options):
-            self._lag.look(query)
+            self._lag.look(query, replied=time.monotonic() - silence > self._asked_at)
         self._lag.reached(self._given)
-        if self._lag.end > stream.received and stream.silence > ASK_SECONDS:
+        if self._lag.end > stream.received and silence > ASK_SECONDS:
+            self._asked_at = time.monotonic()
             stream.ask()
         return Lag(
-            bytes=max(0, self._lag.end - self._given),
+            bytes=self._lag.unread(self._given),
             seconds=self._lag.seconds,
             age=self._lag.age,
-            silence=stream.silence,
+            silence=silence,
             room=self._meter.measure(query, self._given),
         )
 

@@ -296,8 +296,8 @@ class HistoryLost(CaptureError):
 
     code = "capture.history_lost"
     remedy = (
-        "Tables are right again once they are copied. Whoever needs every single change must look"
-        " at the range that the message names."
+        "Tables are right again once they are copied. Readers that need every single change must"
+        " look at the range that the message names."
     )
 
 

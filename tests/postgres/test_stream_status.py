@@ -62,7 +62,7 @@ def test_what_was_not_sent_is_not_confirmed() -> None:
 def test_a_silence_is_a_third_of_what_the_server_takes(timeout: float, seconds: float) -> None:
     status = Status(100, timeout, 5.0)
     for second in range(20):
-        status.hear(5.0 + second / 2)
+        status.note_received(5.0 + second / 2)
     assert status.due == 5.0 + seconds
 
 
@@ -123,7 +123,7 @@ def test_a_silent_server_is_asked_for_a_reply_and_given_up_without_one(
     assert not status.lost(lost - 0.1)
     assert asking_update(status, lost - 0.1)[3]  # again and again
     assert status.lost(lost)
-    status.hear(lost)
+    status.note_received(lost)
     assert not status.lost(lost)
     assert status.due > lost
 

@@ -271,8 +271,8 @@ def _view(
     table = [status_table(report)] if report["pipelines"] else []
     copies = [copy(each) for source in report["sources"] for each in source["copies"]]
     found = remarks(report, lambda *words: command_line(*words, *options))
-    heard = [line for each in report["sources"] if (line := source_line(each)) is not None]
-    return Group(*table, *heard, *copies, *map(remark_text, found), ready_line(report))
+    streams = [line for each in report["sources"] if (line := source_line(each)) is not None]
+    return Group(*table, *streams, *copies, *map(remark_text, found), ready_line(report))
 
 
 def status_table(report: Mapping[str, Any]) -> RenderableType:

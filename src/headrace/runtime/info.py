@@ -256,7 +256,7 @@ class SourceInfo:
     state: str
     """
     connecting, waiting, streaming, full (the log has reached its cap), watching (no table
-    matches yet), silent (neither the recorder nor the server was heard of for 20 s),
+    matches yet), silent (nothing came from the recorder or the server for 20 s),
     reconnecting, resetting, failed or closed.
     """
 

@@ -193,7 +193,7 @@ _CONFIRMED_SECONDS = 1.0
 _log = logger(__name__)
 
 
-def _behind(current: float | None, unread: int | None) -> str:
+def _lag_reason(current: float | None, unread: int | None) -> str:
     """Return why a source that streams is not ready."""
     if current is None:
         return "Reading what was committed before"
@@ -465,7 +465,7 @@ class SourceRun:
             if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
                 lag = LagReport(None, None, lag.captured, silence=lag.silence)
         elif self._state == "streaming" and not reason and self.confirmed is None:
-            reason = _behind(current, lag.bytes)
+            reason = _lag_reason(current, lag.bytes)
         return SourceInfo(
             name=self.name,
             kind=self.kind,

@@ -416,7 +416,7 @@ def _stale(slot: Slot) -> SlotBusy:
         " source and does not end",
         slot=slot.name,
         pid=slot.reader,
-        remedy=f"If process {slot.reader} of the server is suspended, resume it: it was told to"
+        remedy=f"If process {slot.reader} of the server is suspended, resume it: it was asked to"
         " end. The source then continues by itself.",
     )
 

@@ -243,7 +243,7 @@ class Status:
         self.every = min(SILENT_SECONDS, timeout / 3) if timeout else SILENT_SECONDS
         """The longest time without an update, in seconds."""
 
-        self.heard = now
+        self.received_at = now
         """When anything was last received from the server, complete or not."""
 
         self.ask_after = min(ASK_SECONDS, timeout / 2) if timeout else ASK_SECONDS
@@ -259,9 +259,9 @@ class Status:
         self._reply = False
         self._sent_at = now
 
-    def hear(self, now: float) -> None:
+    def note_received(self, now: float) -> None:
         """Record that something was received."""
-        self.heard = now
+        self.received_at = now
         self._unanswered = None
         self._asks_at = now + self.ask_after
 
@@ -428,7 +428,7 @@ class ReplicationStream:
         """How many seconds ago anything was last received from the server."""
         with self._lock:
             self._listen()
-            return self._clock() - self._status.heard
+            return self._clock() - self._status.received_at
 
     def ask(self) -> None:
         """Ask the server for a reply, with the position up to which it has sent everything."""
@@ -467,7 +467,7 @@ class ReplicationStream:
                 return received
             now = self._clock()
             if self._status.lost(now):
-                raise self._silent(now - self._status.heard)
+                raise self._silent(now - self._status.received_at)
             if self._waker.woken() or now >= until:
                 return None
             if enough:
@@ -505,7 +505,7 @@ class ReplicationStream:
     def _listen(self) -> None:
         """Note whether anything has arrived, also if it is only a part of a message."""
         if any(descriptor == self._wire.descriptor for descriptor, _ in self._poll.poll(0)):
-            self._status.hear(self._clock())
+            self._status.note_received(self._clock())
 
     def _silent(self, seconds: float) -> SourceUnreachable:
         since = datetime.now(UTC) - timedelta(seconds=seconds)

@@ -19,6 +19,7 @@ from headrace.capture.messages import (
     StateReport,
     StopRecorder,
     TakeBaseline,
+    Warned,
 )
 from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
@@ -287,7 +288,7 @@ def test_an_unreachable_source_is_tried_again_ever_later(world: World) -> None:
     world.source.inject_error(SourceUnreachable("Away"))
     assert states(world.step()) == ["reconnecting"]
     waits = []
-    for _ in range(24):
+    for _ in range(12):
         waits.append(world.recorder.rest)
         assert world.step(after=world.recorder.rest / 2) == []
         world.step(after=world.recorder.rest)
@@ -392,6 +393,20 @@ def test_a_failing_disk_loses_nothing(world: World, number: int) -> None:
     for _ in range(3):
         world.step(FlushNow(), after=1)
     assert world.replayed() == world.source.rows(TABLE)
+
+
+@pytest.mark.meets("R1")
+def test_a_history_that_does_not_go_on_is_reported_with_its_range_and_tables(world: World) -> None:
+    world.insert(1)
+    world.step()
+    world.step(FlushNow())
+    end = world.reader().end
+    world.source.reset()
+    reports = [report for _ in range(3) for report in world.step(FlushNow(), after=1)]
+    [problem] = [report.problem for report in reports if isinstance(report, Warned)]
+    assert problem.code == "capture.history_lost"
+    assert f"Changes between {end} and {world.reader().end} may be missing" in problem.message
+    assert problem.message.endswith(f"every table is copied again: {TABLE}")
 
 
 @pytest.mark.meets("R36")

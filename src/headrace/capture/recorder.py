@@ -591,7 +591,7 @@ class Recorder:
             f" {listed(names)}",
             end=end,
             begins=begins,
-            tables=names,
+            tables=", ".join(names),
         )
 
     def _wait(self, reason: str) -> None:

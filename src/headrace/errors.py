@@ -19,6 +19,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - TableRefused             a table that cannot be captured exactly
     - ServerRefused            the server's settings or version do not allow capture
     - NotPermitted             the database user lacks a privilege
+    - CredentialsRefused       a password or certificate that may be replaced: tried again
     - NoRoom                   no free replication slot or WAL sender
     - NoIdentity               publishing the table would make the application's statements fail
     - PublicationRefused, SlotRefused
@@ -27,6 +28,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - StillRunning, RunTwice   a capture runs once, and cannot be changed while it runs
     - SchemaChanged            a table has other columns than those recorded
     - BadMessage               bytes that are not a valid message
+    - HistoryLost              changes may be missing: all tables are copied again; a notice
+    - CopiedAgain              one table is copied again; a notice
     - OtherDatabase            the source is not the one that the log was recorded from
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
@@ -108,13 +111,16 @@ __all__ = [
     "ConfigUnreadable",
     "ConfigUnresolved",
     "ControlError",
+    "CopiedAgain",
     "CorruptIndex",
     "CorruptLetters",
     "CorruptSegment",
+    "CredentialsRefused",
     "FellBehind",
     "Fenced",
     "FunctionFailed",
     "HeadraceError",
+    "HistoryLost",
     "InlineSecret",
     "InvalidConfiguration",
     "JobCancelled",
@@ -282,6 +288,26 @@ class OtherDatabase(CaptureError):
     )
 
 
+class HistoryLost(CaptureError):
+    """
+    The source does not continue where the log ends. A notice: reading goes on, and every table is
+    copied again.
+    """
+
+    code = "capture.history_lost"
+    remedy = (
+        "Tables are right again once they are copied. Readers that need every single change must"
+        " look at the range that the message names."
+    )
+
+
+class CopiedAgain(CaptureError):
+    """Rows of a table have changed without a change in the log. A notice: it is copied again."""
+
+    code = "capture.copied_again"
+    remedy = "The table is right again once it is copied."
+
+
 class RecorderFailed(CaptureError):
     """The recorder stopped with an error that a restart does not fix."""
 
@@ -301,6 +327,19 @@ class NotPermitted(SourceRefused):
     code = "capture.not_permitted"
     exit_code = 5
     remedy = "Run the statement in the message as a user who is allowed to, and start again."
+
+
+class CredentialsRefused(SourceRefused):
+    """
+    The server and this user do not accept each other's password or certificate. Each may be
+    replaced while the engine runs, one before the other: the recorder tries again.
+    """
+
+    code = "capture.credentials_refused"
+    remedy = (
+        "Check the user, the password and the certificates. A running engine reads them again at"
+        " each attempt, and continues by itself; start anything else again."
+    )
 
 
 class NoRoom(SourceRefused):
@@ -962,8 +1001,8 @@ class StorageFull(StorageError):
 
     code = "storage.full"
     remedy = (
-        "Free space on the disk, or move the data directory to a larger one; then start again."
-        " Nothing recorded is lost."
+        "Free space on the disk. A running engine then continues by itself; start anything else"
+        " again. Nothing recorded is lost."
     )
 
 

@@ -19,6 +19,7 @@ from headrace.capture.messages import (
     StateReport,
     StopRecorder,
     TakeBaseline,
+    Warned,
 )
 from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
@@ -392,6 +393,59 @@ def test_a_failing_disk_loses_nothing(world: World, number: int) -> None:
     for _ in range(3):
         world.step(FlushNow(), after=1)
     assert world.replayed() == world.source.rows(TABLE)
+
+
+@pytest.mark.meets("R1")
+def test_a_history_that_does_not_go_on_is_reported_with_its_range_and_tables(world: World) -> None:
+    world.insert(1)
+    world.step()
+    world.step(FlushNow())
+    end = world.reader().end
+    world.source.reset()
+    reports = [report for _ in range(3) for report in world.step(FlushNow(), after=1)]
+    [problem] = [report.problem for report in reports if isinstance(report, Warned)]
+    assert problem.code == "capture.history_lost"
+    assert f"Changes between {end} and {world.reader().end} may be missing" in problem.message
+    assert problem.message.endswith(f"every table is copied again: {TABLE}")
+
+
+@pytest.mark.meets("R36")
+def test_a_disk_that_stays_full_is_failed_until_something_was_written(world: World) -> None:
+    world.insert(1)
+    world.step(FlushNow())
+    seen: list[str] = []
+    for _ in range(5):
+        # Entries of the index are small, and may find room where a segment does not.
+        world.disk.fail("write", number=errno.ENOSPC, part="segments/")
+        world.insert(2)
+        for _ in range(3):
+            seen += states(world.step(FlushNow(), after=40))
+    assert set(seen) == {"failed"}
+    world.disk.heal()
+    reports = [*world.step(FlushNow(), after=40), *world.step(FlushNow(), after=40)]
+    assert states(reports) == ["streaming"]
+    assert world.replayed() == world.source.rows(TABLE)
+
+
+@pytest.mark.meets("R36")
+def test_a_source_without_news_streams_again_once_its_log_is_open(world: World) -> None:
+    world.start()
+    world.disk.fail("write", number=errno.ENOSPC, part="index/")
+    assert states(world.step()) == ["connecting", "failed"]
+    assert states([*world.step(after=40), *world.step()]) == ["streaming"]
+
+
+@pytest.mark.meets("R36")
+def test_a_failing_disk_is_tried_less_and_less_often(world: World) -> None:
+    world.insert(1)
+    world.step()
+    pauses: list[float] = []
+    for _ in range(24):
+        world.disk.fail("write", number=errno.ENOSPC, part="segments/")
+        world.step(FlushNow(), after=40)
+        world.step(FlushNow())
+        pauses.append(world.recorder._pause)
+    assert pauses[-1] == module.LONGEST_PAUSE_SECONDS
 
 
 @pytest.mark.meets("R31")

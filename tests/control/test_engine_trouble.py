@@ -122,6 +122,8 @@ def test_a_full_disk_is_told_and_healed_without_loss(
         assert error is not None
         assert error.code == "storage.full"
         assert not engine.is_ready()
+        # The disk is named, by a folder on it.
+        assert f"No space left on the disk of {shop.data}/log/" in engine.source_info("shop").reason
         assert shop.cursor() < shop.captured()
         monkeypatch.setattr(FullDisk, "full", False)
         assert target.wait(shop.captured(), PATIENCE)

@@ -197,6 +197,9 @@ def test_a_paused_pipeline_that_fills_its_source_is_set_aside(market: SmallMarke
         market.source.limit = 55
         assert await_that(engine, is_released(engine, "kept"))
         assert await_seen(lambda: market.source.held == 0)
+        [notice] = engine.source_info("shop").notices
+        assert notice.problem.code == "control.set_aside"
+        assert "Pipeline kept was released from its source" in notice.problem.message
         info = engine.pipeline_info("kept")
         assert await_seen(lambda: engine.pipeline_info("kept").tables[0].state == "waiting")
         assert info.state == "paused"

@@ -135,6 +135,10 @@ def status_of(shown: dict[str, Any]) -> dict[str, Any]:
         "error": None,
         "left_out": {},
         "copies": shown["copies"],
+        "lag_bytes": None,
+        "current_seconds": 0.2,
+        "silence_seconds": None,
+        "notices": [],
     }
     pipeline = {
         "name": "orders",

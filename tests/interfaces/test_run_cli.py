@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cli.run import change_text
+from headrace.cli.run import JsonView, LinesView, Notices, change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
 from tests.interfaces.inside import Begin, inside
 from tests.interfaces.terminal import Terminal
@@ -149,6 +149,24 @@ def test_the_end_may_be_asked_for_while_it_starts(
         code, _, err = run.ended()
     assert code == 0
     assert "stopped" in err
+
+
+@pytest.mark.parametrize("view", [LinesView(lambda report: []), JsonView()])
+def test_a_notice_is_told_once_with_its_remedy(
+    capsys: pytest.CaptureFixture[str], view: LinesView | JsonView
+) -> None:
+    def notice(number: int) -> dict[str, object]:
+        text = f"Table t{number} is copied again"
+        return {"number": number, "message": text, "remedy": "Wait.", "code": "x.y", "time": "now"}
+
+    notices = Notices()
+    for count in (0, 1, 1, 3, 3):
+        source = {"name": "shop", "notices": [notice(number + 1) for number in range(count)]}
+        for name, new in notices.new({"sources": [source]}):
+            view.notice(name, new)
+    told = "".join(capsys.readouterr())
+    assert [told.count(f"Table t{number} is copied again") for number in (1, 2, 3)] == [1, 1, 1]
+    assert told.count("Wait.") == 3
 
 
 def test_a_name_is_told_as_it_is_written() -> None:

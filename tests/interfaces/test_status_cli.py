@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,10 @@ STARTING: dict[str, Any] = {
             "reason": "transaction of pid 99",
             "error": None,
             "left_out": {"audit": {"message": "No key", "remedy": "Give it one.", "code": "x.y"}},
+            "lag_bytes": 5_120,
+            "current_seconds": None,
+            "silence_seconds": 2.5,
+            "notices": [],
             "copies": [
                 {
                     "table": "orders",
@@ -309,6 +314,29 @@ def test_an_engine_that_starts_shows_how_far_it_is() -> None:
     assert "source shop is waiting: transaction of pid 99" in text
     assert "source shop left out table audit: No key" in text
     assert "… starting: recording shop" in text
+
+
+def test_a_source_with_a_stream_shows_when_anything_was_received_last() -> None:
+    text = drawn(status_view(STARTING))
+    assert "source shop: 5,120 bytes behind the server, last message 2.5 s ago" in text
+
+
+def test_a_source_that_streams_and_is_not_current_says_why() -> None:
+    [source] = STARTING["sources"]
+    behind = {**source, "state": "streaming", "reason": "Reading is 34 s behind the source"}
+    text = drawn(status_view({**STARTING, "sources": [behind]}))
+    assert "source shop is behind: Reading is 34 s behind the source" in text
+
+
+def test_a_notice_is_shown_for_an_hour() -> None:
+    def shown(ago: timedelta) -> str:
+        time = (datetime.now(UTC) - ago).isoformat(timespec="seconds")
+        notice = {"number": 1, "time": time, "message": "Table orders is copied again: a reason"}
+        source = {**STARTING["sources"][0], "notices": [notice]}
+        return drawn(status_view({**STARTING, "sources": [source]}))
+
+    assert "source shop: Table orders is copied again: a reason" in shown(timedelta(minutes=50))
+    assert "copied again" not in shown(timedelta(minutes=70))
 
 
 def test_a_bar_shows_share_speed_and_time_left() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
 INTENTS = "tests/control/test_intents.py"
+SILENCE = "tests/postgres/test_silence.py"
 IN_TURN = "tests/control/test_columns_in_turn.py"
 
 OF_CONTROL = (
@@ -45,6 +46,20 @@ OF_CONTROL = (
         "            self.log.refresh(self._reported)\n",
         "            self.log.refresh()\n",
         seeds=50,
+    ),
+    Mutation(
+        "ready before it was seen that all is applied",
+        "engine/status.py",
+        "        return end is not None and run.applied(end)\n",
+        "        return True\n",
+        test=f"{SILENCE}::test_what_was_committed_before_a_start_is_there_once_it_is_ready",
+    ),
+    Mutation(
+        "all counts as read that the server has",
+        "capture/postgres/server/wal_usage.py",
+        "        while self._samples and self._samples[0][0] <= read:\n",
+        "        while self._samples:\n",
+        test=f"{SILENCE}::test_a_row_that_did_not_arrive_on_a_silent_connection_is_not_green",
     ),
     Mutation(
         "an error of reading ends the listening thread",

@@ -14,11 +14,16 @@ from headrace.errors import BadPosition
 
 def sent_update(status: Status, now: float = 0.0, *, sent: bool = True) -> tuple[int, int, int]:
     """Send an update; return what it says."""
-    update, acknowledged = status.update()
+    return asking_update(status, now, sent=sent)[:3]
+
+
+def asking_update(status: Status, now: float, *, sent: bool = True) -> tuple[int, int, int, bool]:
+    """Send an update; return what it says, and whether it asks for a reply."""
+    update, acknowledged = status.update(now)
     kind, write, flush, apply, _, reply = struct.unpack(">cQQQqB", update)
-    assert (kind, reply) == (b"r", 0)
+    assert kind == b"r"
     status.note_sent(acknowledged, now, sent=sent)
-    return write, flush, apply
+    return write, flush, apply, bool(reply)
 
 
 def test_before_the_first_acknowledgement_nothing_is_said_about_it() -> None:
@@ -55,7 +60,10 @@ def test_what_was_not_sent_is_not_confirmed() -> None:
 @pytest.mark.meets("R7")
 @pytest.mark.parametrize(("timeout", "seconds"), [(60.0, 10.0), (0.0, 10.0), (6.0, 2.0)])
 def test_a_silence_is_a_third_of_what_the_server_takes(timeout: float, seconds: float) -> None:
-    assert Status(100, timeout, 5.0).due == 5.0 + seconds
+    status = Status(100, timeout, 5.0)
+    for second in range(20):
+        status.note_received(5.0 + second / 2)
+    assert status.due == 5.0 + seconds
 
 
 def test_an_acknowledgement_is_told_within_a_second_and_a_long_one_at_once() -> None:
@@ -96,6 +104,33 @@ def test_a_server_that_asks_now_and_then_or_has_news_is_not_leaving() -> None:
         busy.moved(0, 101 + step)
         busy.asked(step / 100)
     assert not busy.leaving
+
+
+@pytest.mark.meets("R7")
+@pytest.mark.parametrize(
+    ("timeout", "asked", "lost"),
+    [(60.0, 5.0, 45.0), (0.0, 5.0, 45.0), (300.0, 5.0, 225.0), (4.0, 2.0, 7.0)],
+)
+def test_a_silent_server_is_asked_for_a_reply_and_given_up_without_one(
+    timeout: float, asked: float, lost: float
+) -> None:
+    status = Status(100, timeout, 0.0)
+    assert status.due <= asked
+    assert not asking_update(status, asked - 0.1)[3]
+    assert status.due <= asked
+    assert asking_update(status, asked)[3]
+    assert not asking_update(status, asked + 0.1)[3]
+    assert not status.lost(lost - 0.1)
+    assert asking_update(status, lost - 0.1)[3]  # again and again
+    assert status.lost(lost)
+    status.note_received(lost)
+    assert not status.lost(lost)
+    assert status.due > lost
+
+
+def test_a_server_that_was_not_asked_is_not_given_up() -> None:
+    # Nobody read, and so nobody can say that it did not send anything.
+    assert not Status(100, 60.0, 0.0).lost(3600.0)
 
 
 @pytest.mark.meets("R4", "PG-21", "PG-22")

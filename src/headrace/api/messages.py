@@ -12,13 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.connect import error_object
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
-    from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo, TableInfo
+    from headrace.runtime.info import CopyInfo, Notice, PipelineInfo, SourceInfo, TableInfo
 
 
 # --- sources and pipelines ------------------------------------------------------------------------
@@ -44,6 +45,8 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "lag_changes": source.lag_changes,
         "lag_seconds": _rounded(source.lag_seconds),
         "lag_bytes": source.lag_bytes,
+        "current_seconds": _rounded(source.current_seconds),
+        "silence_seconds": _rounded(source.silence_seconds),
         "recorder_pid": source.recorder_pid,
         "restarts": source.restarts,
         "error": _error(source.error),
@@ -56,6 +59,17 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
             "pinned_by": source.room.pinned_by,
         },
         "left_out": _errors(source.left_out),
+        "notices": [notice_fields(notice) for notice in source.notices],
+    }
+
+
+def notice_fields(notice: Notice) -> dict[str, Any]:
+    """Return a notice of a source."""
+    at = datetime.fromtimestamp(notice.at, UTC)
+    return {
+        "number": notice.number,
+        "time": at.isoformat(timespec="seconds"),
+        **error_object(notice.problem),
     }
 
 
@@ -140,6 +154,10 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"retrying: {pipeline.error.message}"
     if pipeline.state in _COMING:
         return ""
+    if source.reason:
+        return f"source {pipeline.source}: {source.reason}"
+    if pipeline.lag_seconds:
+        return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
     return "Spark is not running"
 
 

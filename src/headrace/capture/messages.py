@@ -160,6 +160,12 @@ class LagReport(msgspec.Struct, frozen=True, tag="lag"):
     room: Room | None = None
     """None if it was not measured again."""
 
+    age: float | None = None
+    """How many seconds ago everything had been committed that is certain to be in the log."""
+
+    silence: float | None = None
+    """Seconds since anything was received on the source's stream."""
+
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):
     """

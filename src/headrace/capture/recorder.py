@@ -54,6 +54,7 @@ from headrace.capture.messages import (
     Warned,
 )
 from headrace.capture.source import (
+    ExplainsBreaks,
     Maintains,
     Recordable,
     ReportsNotices,
@@ -67,7 +68,10 @@ from headrace.changelog.position import Position, SourcePosition
 from headrace.changelog.reader import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.schema import TableName, TableSchema, keeps_rows
 from headrace.errors import (
+    CopiedAgain,
+    CredentialsRefused,
     HeadraceError,
+    HistoryLost,
     LostLog,
     OtherDatabase,
     RecorderFailed,
@@ -86,6 +90,9 @@ LATE_SECONDS = 1.0
 """From the first change to its flush, while the engine is idle, and while it is busy (R10)."""
 
 LAG_SECONDS = 1.0
+FIRST_LAG_SECONDS = 0.1
+"""Between two reports of the lag; the second until the log is known to have everything."""
+
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
 
@@ -117,6 +124,9 @@ class Recorder:
         if source.traits.waits:
             cast(Waits, source).on_wait = self._wait
         self._resetting: Reset | None = None
+        self._reset_done = False
+        """Whether a reset is why reading will not continue."""
+
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
         self._connected = False
@@ -126,12 +136,18 @@ class Recorder:
         self._pause = FIRST_PAUSE_SECONDS
         self._credit = False
         self._first_pending: float | None = None
+        self._unwritten = False
+        """Whether writing to the log has failed, and nothing was written since."""
+
         self._moved: SourcePosition | None = None
         self._markers: tuple[str, ...] = ()
         """Markers read since the last write, if no change was read with them."""
 
         self._last_heartbeat = clock()
         self._last_lag = clock()
+        self._current: float | None = None
+        """When everything had been committed that is certain to be in the log."""
+
         self._captured = 0
         self._copies = BaselineRequests(source, lambda report: self._reports.append(report), clock)
         self._maintenance = LogMaintenance(lambda report: self._reports.append(report), clock)
@@ -165,6 +181,10 @@ class Recorder:
                 self._lose(error.message, "reconnecting")
             except StorageError as error:
                 self._lose_log(error)
+            except CredentialsRefused as error:
+                # They are read again at each attempt, and may have been replaced by then.
+                self._reports.append(Failed.of(error, stops=False))
+                self._lose(error.message, "failed")
             except HeadraceError as error:
                 if self._selection.lost_one():
                     self._lose(error.message, "reconnecting")
@@ -190,8 +210,9 @@ class Recorder:
             if self._clock() >= self._maintain_at:
                 self._maintain_source(log)
             changes = self._source.read(READ_ROWS, self._patience(wait))
-            # Only now has it succeeded: a source may open and then fail to read.
-            self._pause = FIRST_PAUSE_SECONDS
+            if not self._unwritten:
+                # Only now has it succeeded: a source may open and then fail to read.
+                self._pause = FIRST_PAUSE_SECONDS
             if self._has_notices():
                 # Before what was read: readers of the log must see the notices first.
                 self._write_notices(log)
@@ -255,11 +276,18 @@ class Recorder:
             return
         self._credit = False
         self._captured += rows
+        self._note_written()
         self._remember(log)
         waited = 0.0 if first is None else self._clock() - first
         self._reports.append(Flushed(flushed.entry, waited))
         if lag:
             self._report_lag()
+
+    def _note_written(self) -> None:
+        """Take note that the log could be written, or that there is nothing to write."""
+        if self._unwritten and self._connected:
+            self._unwritten = False
+            self._move("streaming")
 
     def _remember(self, log: LogWriter) -> None:
         if log.source_position is None:
@@ -270,10 +298,25 @@ class Recorder:
 
     def _report_lag(self) -> None:
         lag = self._source.lag()
-        self._last_lag = self._clock()
+        now = self._last_lag = self._clock()
+        if self._first_pending is None:
+            if lag.age is not None:
+                self._current = now - lag.age
+            if not (lag.changes or lag.bytes):
+                self._note_written()
+        age = None if self._current is None else now - self._current
         self._reports.append(
-            LagReport(lag.changes, lag.seconds, self._captured, lag.bytes, lag.room)
+            LagReport(
+                lag.changes, lag.seconds, self._captured, lag.bytes, lag.room, age, lag.silence
+            )
         )
+
+    @property
+    def _lag_at(self) -> float:
+        """When to report the lag again."""
+        known = self._current is not None and self._last_lag - self._current <= 2 * LAG_SECONDS
+        soon = self._source.traits.measures_lag and not known
+        return self._last_lag + (FIRST_LAG_SECONDS if soon else LAG_SECONDS)
 
     # --- between two reads -----------------------------------------------------------------
 
@@ -285,11 +328,11 @@ class Recorder:
         self._maintenance.advance(log, self._copies.firsts)
         if reads and self._selection.due and log.pending_complete:
             self._add_new_tables(log)
-        if self._clock() - self._last_lag >= LAG_SECONDS:
+        if self._clock() >= self._lag_at:
             self._report_lag()
         more = self._copies.active or self._maintenance.active
         self._busy = more or not log.pending_complete
-        times = (self._last_lag + LAG_SECONDS, self._copies.due, self._maintenance.due)
+        times = (self._lag_at, self._copies.due, self._maintenance.due)
         self._housekeeping_at = min(at for at in times if at is not None)
 
     def _has_room(self, log: LogWriter) -> bool:
@@ -327,6 +370,7 @@ class Recorder:
         self._moved, self._markers = None, ()
         self._last_heartbeat = self._clock()
         if written is not None:
+            self._note_written()
             self._remember(log)
             self._reports.append(Flushed(written.entry))
 
@@ -359,13 +403,24 @@ class Recorder:
                     )
                 )
                 self._remember(log)
+                why = _COPIED_AGAIN.get(each.rebaseline_reason, each.rebaseline_reason)
+                self._warn(
+                    CopiedAgain(
+                        f"Table {each.table} is copied again: {why}",
+                        table=each.table,
+                        reason=each.rebaseline_reason,
+                    )
+                )
             if each.rebaseline_reason:
                 self._copies.give_up(each.table)
             if each.note:
                 log.note(each.note, each.table)
             if each.problem is not None:
-                self._reports.append(Warned(Failed.of(each.problem, stops=False)))
+                self._warn(each.problem)
         self._notices = []
+
+    def _warn(self, problem: HeadraceError) -> None:
+        self._reports.append(Warned(Failed.of(problem, stops=False)))
 
     def _add_new_tables(self, log: LogWriter) -> None:
         """Capture new tables that match a pattern (H2)."""
@@ -483,8 +538,13 @@ class Recorder:
             reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
                 self._copies.required_end = 0
-                log.begin(at, reason, origin)
+                self._current = None
+                end = log.end
+                gap = log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
+                if gap.reason != "start":
+                    self._warn(self._history_lost(end, log.end, described))
+            self._reset_done = False
         except LostLog:
             # Perhaps to the last entry of an earlier recorder, while the log was empty and
             # could not be claimed: opening it again shows which one is newer (R31).
@@ -502,8 +562,10 @@ class Recorder:
         self._remember(log)
         self._acknowledged = ""
         self._last_heartbeat = self._housekeeping_at = self._clock()
+        self._last_lag = -math.inf
         self._maintain_at = math.inf if self._maintained is None else self._clock()
-        self._move("streaming")
+        if not self._unwritten:  # otherwise it has failed until something was written
+            self._move("streaming")
         self._acknowledge(log)
 
     def _reset(self, asked: Reset, after: str | None) -> None:
@@ -511,6 +573,26 @@ class Recorder:
             raise SourceRefused("This kind of source cannot be reset", source=self._source.name)
         cast(Resets, self._source).reset(after, drop_publication=asked.drop_publication)
         self._resetting = None
+        self._reset_done = True
+
+    def _history_lost(
+        self, end: Position, begins: Position, tables: Iterable[TableName]
+    ) -> HistoryLost:
+        """Return the notice that the log does not continue after its end."""
+        why = ""
+        if self._reset_done:
+            why = "A reset was requested"
+        elif self._source.traits.explains_breaks:
+            why = cast(ExplainsBreaks, self._source).break_cause()
+        names = sorted(tables)
+        return HistoryLost(
+            f"{why or 'The source does not continue where the log ends'}. Changes between {end} and"
+            f" {begins} may be missing from the log, and every table is copied again:"
+            f" {listed(names)}",
+            end=end,
+            begins=begins,
+            tables=", ".join(names),
+        )
 
     def _wait(self, reason: str) -> None:
         """Report what the source waits for; the source calls this in the middle of a step."""
@@ -550,6 +632,7 @@ class Recorder:
     def _lose_log(self, error: StorageError) -> None:
         """Stop appending; the log is opened again from its index and continues after it (R36)."""
         self._log = None
+        self._unwritten = True
         self._reports.append(Failed.of(error, stops=False))
         self._lose(error.message, "failed")
 
@@ -595,6 +678,15 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 
 # --- whether a source continues a log -------------------------------------------------------------
 
+_COPIED_AGAIN = {
+    "columns": "its columns were altered",
+    "left out": "it was not captured for a while",
+    "rewritten": "its rows were rewritten when a column was altered",
+    "partitions": "its partitions were altered",
+    "toast store": "large values that the server did not send are not known",
+}
+"""The reasons for a new baseline, in whole sentences."""
+
 _CAPTURED = "captured/"
 """The name of the note with the captured tables; no table can have this name."""
 
@@ -636,6 +728,15 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
     noted = log.notes.get(_CAPTURED)
     # None: the log is from a version that did not write this note.
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
+
+
+MOST_NAMED = 20
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message; if there are very many, the first of them."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def note_captured(log: LogWriter, tables: Iterable[TableName]) -> None:

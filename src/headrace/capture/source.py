@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError
 __all__ = [
     "Baselines",
     "Copy",
+    "ExplainsBreaks",
     "KeepsSnapshot",
     "Lag",
     "Lists",
@@ -84,6 +85,12 @@ class SourceTraits:
     lists: bool = False
     """Whether it implements `Lists`, so that patterns can select tables."""
 
+    measures_lag: bool = False
+    """Whether `lag` asks the database itself, and returns an `age`."""
+
+    explains_breaks: bool = False
+    """Whether it implements `ExplainsBreaks`: why reading did not continue."""
+
     copy_rows_per_s: float | None = None
     """Maximum number of rows a second for copies, all tables together; None: no limit."""
 
@@ -140,6 +147,17 @@ class Lag:
 
     room: Room | None = None
     """None if it was not measured since the last call: a measurement is not free."""
+
+    age: float | None = None
+    """
+    How many seconds ago everything had been committed that is certain to have been read.
+
+    Found by asking the database itself, never from what was read last. None: not known yet, or
+    `measures_lag` is not set.
+    """
+
+    silence: float | None = None
+    """Seconds since anything was received on the stream; None if the source has no stream."""
 
 
 Problem = HeadraceError
@@ -323,6 +341,18 @@ class Resets(Protocol):
         `after` is where the log ends. The next `open` must return a position other than `after`,
         and so must every later one, even if this process is killed at any instant after the
         first removal. An object that does not exist is no error; one that is not ours is.
+        """
+        ...
+
+
+class ExplainsBreaks(Protocol):
+    """A source that knows why it could not continue where the log ends."""
+
+    def break_cause(self) -> str:
+        """
+        Return why the last `open` returned another position than it was given; empty: unknown.
+
+        A sentence without its full stop, which names the object that was lost.
         """
         ...
 

@@ -55,7 +55,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     Shows the progress of copies, then every change of state. Ctrl-C or SIGTERM stops the
     engine in an orderly way; the next run continues where this one stopped. Exits with code 1
     if a source or pipeline had failed by then. With --json each line is an event: step, ready,
-    changed, stopped.
+    changed, notice, stopped.
     """
     from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
@@ -182,6 +182,11 @@ class LinesView:
         for line in rest:
             self._plain(f"         {line}")
 
+    def notice(self, source: str, notice: Mapping[str, Any]) -> None:
+        self._line(f"source {source}: {notice['message']}")
+        self._plain(f"           → {notice['remedy']}")
+        self._plain(f"           {notice['code']}")
+
     def stopped(self, report: Mapping[str, Any]) -> None:
         failed = failures(report)
         names = ", ".join(f"{what} {each['name']}" for what, each in failed)
@@ -275,6 +280,9 @@ class JsonView:
             error=new["error"],
         )
 
+    def notice(self, source: str, notice: Mapping[str, Any]) -> None:
+        print_event("notice", source=source, **notice)
+
     def stopped(self, report: Mapping[str, Any]) -> None:
         failed = [
             {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
@@ -318,6 +326,9 @@ class RunView(Protocol):
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         """Show that a `source` or a `pipeline` changed its state."""
+
+    def notice(self, source: str, notice: Mapping[str, Any]) -> None:
+        """Show what a source did by itself, such as copying a table again."""
 
     def stopped(self, report: Mapping[str, Any]) -> None:
         """Show that everything was stopped; `report` is the last status before that."""
@@ -405,6 +416,22 @@ class RunningEngine:
         self._steps.append(text)
 
 
+class Notices:
+    """The notices of all sources, each once."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def new(self, report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield each notice that an earlier status did not have, with the name of its source."""
+        for source in report["sources"]:
+            name = source["name"]
+            for notice in source["notices"]:
+                if notice["number"] > self._last.get(name, 0):
+                    self._last[name] = notice["number"]
+                    yield name, notice
+
+
 class EngineRun:
     """One run, once."""
 
@@ -426,6 +453,7 @@ class EngineRun:
         )
         self._running.service.unary.update(verbs(self._running.engine))
         self._states: dict[tuple[str, str], str] = {}
+        self._notices = Notices()
 
     def run(self) -> int:
         """Run until the end is requested; return the exit code. Raises what the start raised."""
@@ -452,5 +480,7 @@ class EngineRun:
                 old, self._states[key] = self._states.get(key, ""), each["state"]
                 if old not in ("", each["state"]):
                     self._view.changed(what, each["name"], old, each)
+        for source, notice in self._notices.new(report):
+            self._view.notice(source, notice)
         self._view.show(report)
         return report

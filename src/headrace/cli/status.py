@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,7 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
 # --- what is wrong or waiting ---------------------------------------------------------------------
 
 _WELL = ("streaming", "watching")
+_NOTICE_SHOWN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,13 @@ def remarks(
         if source["state"] not in _WELL or source["error"]:
             why = source["reason"] or (source["error"] or {}).get("message", "")
             yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
+        elif source["reason"]:
+            yield Remark(f"{name} is behind", source["reason"])
         yield from _left_out(name, source["left_out"])
+        for notice in source["notices"]:
+            at = datetime.fromisoformat(notice["time"])
+            if datetime.now(UTC) - at < _NOTICE_SHOWN:
+                yield Remark(f"{at.astimezone():%H:%M:%S} {name}", notice["message"])
     for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
 
@@ -263,7 +271,8 @@ def _view(
     table = [status_table(report)] if report["pipelines"] else []
     copies = [copy(each) for source in report["sources"] for each in source["copies"]]
     found = remarks(report, lambda *words: command_line(*words, *options))
-    return Group(*table, *copies, *map(remark_text, found), ready_line(report))
+    streams = [line for each in report["sources"] if (line := source_line(each)) is not None]
+    return Group(*table, *streams, *copies, *map(remark_text, found), ready_line(report))
 
 
 def status_table(report: Mapping[str, Any]) -> RenderableType:
@@ -333,6 +342,20 @@ def rate_text(rate: float | None) -> str:
     if rate is None:
         return UNKNOWN
     return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:.1f}/s"
+
+
+def source_line(source: Mapping[str, Any]) -> Text | None:
+    """Return how current a source's log is; None for a source without a stream."""
+    from rich.text import Text
+
+    if source["silence_seconds"] is None:
+        return None
+    parts = [f"last message {lag_text(source['silence_seconds'])} ago"]
+    if source["lag_bytes"] is not None:
+        parts.insert(0, f"{source['lag_bytes']:,} bytes behind the server")
+    if source["current_seconds"] is not None:
+        parts.append(f"everything up to {lag_text(source['current_seconds'])} ago is read")
+    return Text(f"source {source['name']}: {', '.join(parts)}", "dim")
 
 
 def remark_text(remark: Remark) -> Text:

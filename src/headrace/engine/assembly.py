@@ -35,7 +35,14 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
     log = LogReader.open(directory.files, name)
     # Before recording: a log in a bucket outlives the store, which is on this machine.
     directory.store.outrank(log.term)
-    recording = SourceRun(name, source.spec.kind, log, state.notify, time.time)
+    recording = SourceRun(
+        name,
+        source.spec.kind,
+        log,
+        state.notify,
+        time.time,
+        measures_lag=source.traits.measures_lag,
+    )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
     recording.on_lost = partial(state.nudge, name)

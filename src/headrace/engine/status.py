@@ -3,6 +3,9 @@ The status of an engine: readiness, states, counts, lag and targets, as observed
 
 Everything here reads the state that it is given and changes nothing. Safe to call from any thread.
 
+Ready means: it was seen, for a moment within the last `SILENT_SECONDS`, that everything that was
+committed then is applied.
+
 `Readiness` computes whether pipelines are ready, and wakes callers that wait for it. It is never
 stored: it is computed from the pipelines and recorders each time, so it goes back to False with the
 first problem (invariant 9). A waiting caller is woken by `notify`, which is called after every
@@ -62,13 +65,17 @@ class Readiness:
         return (
             bool(runs or recorded)
             and (not runs or self._state.spark_alive)
-            and all(run.ready and self._recorded_well(run.source) for run in runs)
+            and all(run.ready and self._current(run) for run in runs)
             and all(recording is not None and recording.has(name) for recording, name in recorded)
         )
 
-    def _recorded_well(self, source: str) -> bool:
-        recording = self._state.recordings.get(source)
-        return recording is not None and recording.ready
+    def _current(self, run: PipelineRun) -> bool:
+        """Whether all is applied that was committed at some moment not long ago."""
+        recording = self._state.recordings.get(run.source)
+        if recording is None or not recording.ready:
+            return False
+        end = recording.confirmed
+        return end is not None and run.applied(end)
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until all is ready or waiting cannot help; return whether all is ready."""
@@ -229,8 +236,10 @@ def _table_info(member: Member, target: Target, copies: Sequence[CopyInfo]) -> T
     )
 
 
-def _lag(run: PipelineRun, log: LogReader) -> float:
-    """Return the age of the oldest change in the log that is not yet applied."""
+def _lag(run: PipelineRun, log: LogReader) -> float | None:
+    """Return the age of the oldest change in the log that is not yet applied; None: not known."""
+    if not all(member.shown for member in run.members):
+        return None
     found = [
         log.oldest_after(member.table, member.reached) for member in run.members if member.following
     ]

@@ -154,7 +154,11 @@ class PipelineInfo:
     jobs: int
     position: Position
     lag_seconds: float | None
-    """Age of the oldest change in the log that is not yet applied; 0 when there is none."""
+    """
+    Age of the oldest change in the log that is not yet applied; 0 when there is none.
+
+    None while a table is not shown, because it is loaded or catches up.
+    """
 
     dead_letters: int
     """Dead letters that are not superseded."""
@@ -230,6 +234,20 @@ class LogInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a source or its engine did by itself, and that the user should know."""
+
+    number: int
+    """Counts the notices of this source since the engine started, from 1."""
+
+    at: float
+    """When it was reported, in seconds since 1970."""
+
+    problem: HeadraceError
+    """What it is, with its code, facts and remedy; reading goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceInfo:
     """One source and its recorder, as observed."""
 
@@ -238,7 +256,7 @@ class SourceInfo:
     state: str
     """
     connecting, waiting, streaming, full (the log has reached its cap), watching (no table
-    matches yet),
+    matches yet), silent (nothing came from the recorder or the server for 20 s),
     reconnecting, resetting, failed or closed.
     """
 
@@ -254,6 +272,16 @@ class SourceInfo:
     lag_bytes: int | None
     """Bytes of the source's own log that were not read yet; None if it has no log."""
 
+    current_seconds: float | None
+    """
+    How many seconds ago everything had been committed that is certain to be in the log.
+
+    None: not known yet. With more than 20, the source is not ready.
+    """
+
+    silence_seconds: float | None
+    """Seconds since anything was received from the server; None if the source has no stream."""
+
     recorder_pid: int | None
     restarts: int
     error: HeadraceError | None
@@ -268,6 +296,9 @@ class SourceInfo:
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match a pattern and are not recorded, each with the reason."""
+
+    notices: tuple[Notice, ...] = ()
+    """The last notices, the newest last: lost history, tables that are copied again, and so on."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------

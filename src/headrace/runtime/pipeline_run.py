@@ -357,6 +357,14 @@ class PipelineRun:
             member.shown and (not following or member.reached >= at) for member in self.members
         )
 
+    def applied(self, upto: Position) -> bool:
+        """Whether every change of its tables up to there is applied; a load counts by itself."""
+        log = self.context.log
+        return not any(
+            member.following and log.changed_between(member.table, member.reached, upto)
+            for member in self.members
+        )
+
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
         log, only = self.context.log, self.pipeline.mode == "changes"

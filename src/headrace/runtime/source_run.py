@@ -14,6 +14,8 @@ now, so that a stalled copy is visible.
 call returns at once, and the recorder may be down, or die during the reset: so the request is kept
 here, given to every recorder that starts, and cleared when one has done it. If a recorder dies in
 between, the next one repeats the reset, which costs one more copy.
+
+Long because every report changes what the engine knows of a source, and the status tells all of it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 from headrace.capture.messages import (
@@ -50,7 +53,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError, LostLog, RecorderFailed
 from headrace.observe.logs import logger
 from headrace.runtime.copy_on_spark import SparkCopies
-from headrace.runtime.info import CopyInfo, RoomInfo, SourceInfo
+from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
 from headrace.runtime.wal_pressure import pinned_by
@@ -175,9 +178,27 @@ _END_SECONDS = 10.0
 """How long a recorder that stopped permanently may take to exit."""
 
 SILENT_SECONDS = 20.0
-"""A recorder reports every second, later only after a very large flush; then it is silent."""
+"""
+The longest time without news with which a source counts as ready.
+
+A recorder reports every second, later only after a very large flush; a silent stream is asked for
+a reply after 5 s; and what is committed at an unimpaired source is in the log a second later.
+"""
+
+_NOTICES_KEPT = 100
+
+_CONFIRMED_SECONDS = 1.0
+"""Between two moments that are remembered."""
 
 _log = logger(__name__)
+
+
+def _lag_reason(current: float | None, unread: int | None) -> str:
+    """Return why a source that streams is not ready."""
+    if current is None:
+        return "Reading what was committed before"
+    size = "" if unread is None else f", {unread:,} bytes are not read"
+    return f"Reading is {current:.0f} s behind the source{size}"
 
 
 class WalGuard(Protocol):
@@ -218,7 +239,10 @@ class SourceRun:
         on_change: Callable[[], None],
         wall: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        measures_lag: bool = False,
     ) -> None:
+        """`measures_lag` is the source's trait: without it, what was read counts as everything."""
         self.name = name
         self.kind = kind
         self.log = log
@@ -243,6 +267,11 @@ class SourceRun:
         self._credit_given = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
+        self._notices: tuple[Notice, ...] = ()
+        self._measures_lag = measures_lag
+        self._confirmed: tuple[tuple[float, Position], ...] = ()
+        """Moments, and ends of the log up to which it has all that was committed by then."""
+
         self._captured_before = log.counts().rows
         self.gave_up = False
         """Whether the recorder stopped permanently: it has to be started again."""
@@ -278,10 +307,31 @@ class SourceRun:
         return "silent" if self._silent else self._state
 
     @property
-    def _silent(self) -> bool:
-        """Whether the last state was streaming, and there was no report for a long time."""
+    def _silent(self) -> str:
+        """Why nothing is known although the last state was streaming; empty if that is not so."""
+        if self._state != "streaming":
+            return ""
         # A killed recorder is noticed at once; one that hangs or is suspended just does not report.
-        return self._state == "streaming" and self._clock() - self._reported_at > SILENT_SECONDS
+        passed = self._clock() - self._reported_at
+        if passed > SILENT_SECONDS:
+            return f"No report from the recorder for {passed:.0f} s"
+        silence = self._lag.silence
+        if silence is not None and (silence := silence + passed) > SILENT_SECONDS:
+            since = datetime.fromtimestamp(self._wall() - silence, UTC)
+            return f"Nothing was received from the server since {since:%H:%M:%S} UTC"
+        return ""
+
+    @property
+    def confirmed(self) -> Position | None:
+        """
+        The end of the log with everything that was committed at some moment not long ago.
+
+        What is applied up to there is ready (invariant 9). None: there is no such moment.
+        """
+        if self.state == "watching":
+            return self.log.end  # no table matches, so there is nothing to read
+        since = self._clock() - SILENT_SECONDS
+        return next((end for at, end in self._confirmed if at >= since), None)
 
     @property
     def error(self) -> HeadraceError | None:
@@ -296,7 +346,8 @@ class SourceRun:
 
     def has(self, table: str) -> bool:
         """Whether the log has a baseline of the table, and changes are being read."""
-        return self.ready and self.log.usable_baseline(table) is not None
+        known = self.ready and self.confirmed is not None
+        return known and self.log.usable_baseline(table) is not None
 
     def start(self, start: Callable[[], RunningRecorder]) -> None:
         """Start recording; `start` is kept to replace the recorder later."""
@@ -407,9 +458,14 @@ class SourceRun:
         counts = self.log.counts()
         recorder = self.recorder
         lag, reason = self._lag, self._reason
-        if self._silent:
-            lag = LagReport(changes=None, seconds=None, captured=lag.captured)
-            reason = f"No report from the recorder for {self._clock() - self._reported_at:.0f} s"
+        passed = self._clock() - self._reported_at
+        current = self._clock() - self._confirmed[-1][0] if self._confirmed else None
+        if silent := self._silent:
+            reason = silent
+            if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
+                lag = LagReport(None, None, lag.captured, silence=lag.silence)
+        elif self._state == "streaming" and not reason and self.confirmed is None:
+            reason = _lag_reason(current, lag.bytes)
         return SourceInfo(
             name=self.name,
             kind=self.kind,
@@ -422,6 +478,8 @@ class SourceRun:
             lag_changes=lag.changes,
             lag_seconds=lag.seconds,
             lag_bytes=lag.bytes,
+            current_seconds=current,
+            silence_seconds=None if lag.silence is None else lag.silence + passed,
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,
@@ -429,6 +487,7 @@ class SourceRun:
             copies=self.copies_under_way(),
             room=self._room_info(),
             left_out=dict(self.left_out),
+            notices=self._notices,
         )
 
     def _room_info(self) -> RoomInfo | None:
@@ -470,17 +529,38 @@ class SourceRun:
                 else:
                     self.send(CopyFailed(report.table, report.stem, shared=False))
             case Warned(problem):
-                _log.warning("source warning", source=self.name, problem=str(problem.error()))
+                self.note(problem.error())
             case TablesFound():
                 self._tables_found(report)
             case Failed():
                 self._failed(report)
         self._follow()
+        self._confirm(report)
         if (retention := self.retention) is not None and self._reported_at >= retention.look_at:
             retention.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
         self._on_change()
+
+    def note(self, problem: HeadraceError) -> None:
+        """Report something that happened by itself: in the status, and in the log file."""
+        _log.warning("source warning", source=self.name, problem=str(problem))
+        with self._lock:
+            number = self._notices[-1].number + 1 if self._notices else 1
+            kept = self._notices[1 - _NOTICES_KEPT :]
+            self._notices = (*kept, Notice(number, self._wall(), problem))
+
+    def _confirm(self, report: Report) -> None:
+        """Remember what the log has everything of, if the report says so."""
+        at = self._reported_at
+        if self._measures_lag:
+            if not isinstance(report, LagReport) or report.age is None:
+                return
+            at -= report.age
+        if self._confirmed and at - self._confirmed[-1][0] < _CONFIRMED_SECONDS:
+            return
+        known = [each for each in self._confirmed if each[0] >= self._reported_at - SILENT_SECONDS]
+        self._confirmed = (*known, (at, self.log.end))
 
     def _tables_found(self, report: TablesFound) -> None:
         before, out_before = self.found or {}, self.left_out

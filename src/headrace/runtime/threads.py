@@ -78,7 +78,8 @@ class SourceWalGuard:
             return
         self._patience = PATIENCE
         self._wake(self._runs[name])
-        _log.warning("pipeline released from its source", pipeline=name, **facts)
+        if (released := self._runs[name].release.why) is not None:
+            self._recording.note(released)
 
     def _warn(self, room: Room, held_by: str) -> None:
         if is_tight(room) and not self._warned:

@@ -129,5 +129,8 @@ class PipelineRelease:
                 self.why = None
 
     def _error(self, facts: dict[str, object]) -> SetAside:
-        message = "The pipeline was released from its source, which was running out of space"
+        message = (
+            f"Pipeline {self._pipeline} was released from its source, which was running out of"
+            " space: its tables are copied again"
+        )
         return SetAside(message, remedy=SetAside.remedy, **facts)

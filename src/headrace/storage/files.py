@@ -186,5 +186,6 @@ def _translated(path: str, *, absent: bool = False) -> Iterator[None]:
     except OSError as error:
         reason = errno.errorcode.get(error.errno or 0, "unknown")
         if error.errno in _FULL:
-            raise StorageFull("No space left on the disk", file=path, reason=reason) from error
+            message = f"No space left on the disk of {_folder(path)}"
+            raise StorageFull(message, file=path, reason=reason) from error
         raise StorageError("A disk operation failed", file=path, reason=reason) from error

@@ -390,6 +390,12 @@ class ReadsTables(Source, Baselines, Protocol):
     """A source with baselines."""
 
 
+_CLOCKS_DIFFER = 0.1
+"""Seconds by which a database's clock and ours may differ, with the precision of both."""
+
+_PATIENCE = 60.0
+
+
 class SourceHarness(Protocol):
     """What you implement so that `SourceContract` can test a source and its database."""
 
@@ -623,6 +629,22 @@ class SourceContract:
         assert source.lag().changes in (2, None)
         self._read(source)
         assert source.lag().changes in (0, None)
+        source.close()
+
+    def test_what_was_committed_counts_as_read_only_once_it_was(self) -> None:
+        source = self._opened()
+        if source.traits.measures_lag:
+            self.harness.commit([("insert", 1, "a")])
+            committed = time.monotonic()
+            passed = 0.0
+            while passed < 2 * _CLOCKS_DIFFER:
+                passed, age = time.monotonic() - committed, source.lag().age
+                assert age is None or age > passed - _CLOCKS_DIFFER
+            self._read(source)
+            until = time.monotonic() + _PATIENCE
+            while (age := source.lag().age) is None or age > time.monotonic() - committed:
+                assert time.monotonic() < until, "what was read never counts as read"
+                source.read(100, 0.05)
         source.close()
 
 

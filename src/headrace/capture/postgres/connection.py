@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 import select
+import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -29,11 +30,17 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from headrace.capture.postgres.options import PostgresOptions, ask_hook, read_password
+from headrace.capture.postgres.options import (
+    PostgresOptions,
+    ask_hook,
+    may_change,
+    read_password,
+)
 from headrace.capture.postgres.stream.wire import StreamEnded
 from headrace.errors import (
     BadMessage,
     CaptureError,
+    CredentialsRefused,
     HeadraceError,
     NoRoom,
     NotPermitted,
@@ -44,6 +51,8 @@ from headrace.errors import (
     SourceUnreachable,
     TableRefused,
 )
+
+T = TypeVar("T")
 
 # --- connecting, and the meaning of errors --------------------------------------------------------
 
@@ -85,11 +94,13 @@ _LONGEST_NAME = 63
 _AGAIN = ("08", "40", "53", "57", "58", "25P03", "25P04", "55P03")
 """Classes and codes of errors that may not occur again: cancelled, busy, out of a resource."""
 
+_LOGIN = "Authentication failed: the server rejected the user or password"
+
 _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     (
         "password authentication failed|no password supplied|authentication failed",
         SourceRefused,
-        "Authentication failed: the server rejected the user or password",
+        _LOGIN,
         "Check the user and the password, and password_ref or before_connect if you use them.",
     ),
     (
@@ -131,7 +142,7 @@ _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     ),
     (
         r"server does not support SSL|certificate|SSL error|sslmode value|root\.crt",
-        SourceRefused,
+        CredentialsRefused,
         "The encrypted connection failed: sslmode or the certificates do not fit the server",
         "Check sslmode, sslrootcert and sslcert in the connection string"
         " against the server's certificate.",
@@ -151,10 +162,39 @@ _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
 )
 
 
+ANSWER_SECONDS = 60.0
+"""How long a server may take to answer a query of its catalog, or of its own state."""
+
+
+class TimedConnection(psycopg.Connection[Any]):
+    """A connection whose statements end with an error if the server does not answer in time."""
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **more: Any) -> T:
+        until = time.monotonic() + ANSWER_SECONDS
+        return super().wait(_limited(gen, until), *args, **more)
+
+
+def _limited(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
+    """Pass everything on; raise once it is `until` and the generator still waits."""
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() >= until:
+                raise SourceUnreachable(
+                    f"The server did not answer a query within {ANSWER_SECONDS:.0f} s"
+                )
+            state = gen.send(ready)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
 def connect(
     options: PostgresOptions,
     *,
     replication: bool = False,
+    timed: bool = False,
     autocommit: bool = True,
     application: str = APPLICATION,
     host: str | None = None,
@@ -165,7 +205,8 @@ def connect(
 
     `replication` opens it for the replication protocol, which has only simple queries: there
     the client puts parameters into the statements. `host` and `port` choose one of the
-    servers that the connection string names. Raises `SourceUnreachable` if a later attempt
+    servers that the connection string names. `timed`: statements must be answered within
+    `ANSWER_SECONDS`. Raises `SourceUnreachable` if a later attempt
     may succeed, otherwise `SourceRefused` or a subclass of it.
     """
     parameters = _parameters(options, application)
@@ -178,7 +219,8 @@ def connect(
     if replication:
         parameters["replication"] = "database"
     try:
-        connection = psycopg.Connection.connect(
+        kind = TimedConnection if timed else psycopg.Connection
+        connection: psycopg.Connection[Any] = kind.connect(
             **parameters,  # type: ignore[arg-type]  # All of them are libpq's, none psycopg's.
             autocommit=autocommit or replication,
             prepare_threshold=None if replication else 5,
@@ -317,6 +359,9 @@ def _refusal(
     }
     for pattern, kind, message, remedy in _TEXTS:
         if re.search(pattern, text, re.IGNORECASE):
+            if message == _LOGIN and may_change(options):
+                kind = CredentialsRefused
+                remedy += " A running engine reads them again at each attempt."
             return kind(message, **facts, remedy=remedy)
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return SourceUnreachable("The server did not answer in time", **facts)
@@ -330,7 +375,6 @@ PATIENCE_SECONDS = 0.1
 
 BEGIN = "begin isolation level repeatable read read only"
 
-T = TypeVar("T")
 Asking: TypeAlias = Generator[None, None, T]
 """Yields None until the server has answered, and then returns the answer."""
 

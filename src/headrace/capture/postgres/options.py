@@ -23,7 +23,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from headrace.config.secrets import BUILT_IN, is_reference, read_secret
-from headrace.errors import BadPart, NoSecret, SourceRefused, SourceUnreachable, TableRefused
+from headrace.errors import (
+    BadPart,
+    CredentialsRefused,
+    NoSecret,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
 
 # --- table names ----------------------------------------------------------------------------------
 
@@ -202,6 +209,14 @@ def address(connection: str) -> dict[str, str]:
 # --- where a password comes from ------------------------------------------------------------------
 
 
+def may_change(options: PostgresOptions) -> bool:
+    """Whether the password may be another one at the next attempt to connect."""
+    if options.password_ref or options.before_connect:
+        return True
+    # Without a password, libpq looks for one in the user's password file.
+    return "password" not in conninfo_to_dict(options.connection)
+
+
 def read_password(options: PostgresOptions) -> str | None:
     """Return the password that `password_ref` refers to; None without a reference."""
     reference = options.password_ref
@@ -226,14 +241,15 @@ def read_password(options: PostgresOptions) -> str | None:
             remedy="Fix the provider. It is called again at the next attempt to connect.",
         ) from None
     except NoSecret as missing:
+        # It may be about to be replaced: some tools remove the old file first.
         if "error" in missing.facts:
-            raise SourceRefused(
+            raise CredentialsRefused(
                 "The password file cannot be read",
                 **facts,
                 error=missing.facts["error"],
                 remedy=missing.remedy,
             ) from None
-        raise SourceRefused(
+        raise CredentialsRefused(
             "No password was found where password_ref points",
             **facts,
             remedy="Put the password there, or point password_ref elsewhere.",

@@ -12,6 +12,7 @@ that of the slot, or one that was checked against what was read (H1 to H3).
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,13 +54,15 @@ from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.start_position import (
     HistoryCheck,
+    Reason,
     SourcePublication,
+    cause,
     open_slot,
     refuse_unknown,
     remove,
     reset_slot,
 )
-from headrace.capture.postgres.server.wal_usage import Meter
+from headrace.capture.postgres.server.wal_usage import LagMeter, Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
 from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions
@@ -84,6 +87,9 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
+ASK_SECONDS = 0.5
+"""A server that is ahead of what it has sent is asked for a reply after this silence."""
+
 
 class PostgresSource:
     """Reads one PostgreSQL database; `describe` sets the tables that `open` will capture."""
@@ -105,6 +111,8 @@ class PostgresSource:
             copy_rows_per_s=self.options.copy_rows_per_s,
             lists=True,
             keeps_snapshot=True,
+            measures_lag=True,
+            explains_breaks=True,
         )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
@@ -142,11 +150,16 @@ class PostgresSource:
         self._claimed = False
         """Whether the log has recorded that the slot is ours."""
 
-        self._start_over = False
-        """Whether the changes in the slot can no longer be read."""
+        self._start_over = ""
+        """Why the changes in the slot can no longer be read; empty: they can."""
+
+        self._broken = ""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
-        self._even_at = 0.0
+        self._lag = LagMeter(self.options.slot, time.monotonic)
+        self._asked_at = math.inf
+        """When the server was last asked for a reply because it is ahead of what it has sent."""
+
         self._awake = False
         self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
@@ -225,9 +238,14 @@ class PostgresSource:
         self._completes = self._toast.active
         self._given = self._at.lsn
         self._notices_from = 0.0
-        self._even_at = self._opened_at = time.monotonic()
+        self._opened_at, self._asked_at = time.monotonic(), math.inf
+        self._lag = LagMeter(self.options.slot, time.monotonic)
         self._began = True
         return position
+
+    def break_cause(self) -> str:
+        """Return why the last `open` did not continue where the log ends."""
+        return self._broken
 
     def claim(self) -> str:
         """Return the slot: the server keeps it, and WAL for it, until it is dropped."""
@@ -269,6 +287,7 @@ class PostgresSource:
         until = time.monotonic() + wait
         while True:
             stream.send_status()
+            self._lag.reached(self._given)
             if (changes := self._next()) is not None:
                 return changes
             if (moved := self._moved(stream, transactions)) is not None:
@@ -362,19 +381,25 @@ class PostgresSource:
         return self._parts.read(part)
 
     def lag(self) -> Lag:
-        """Return how far the server's log is ahead of what was read, in bytes and seconds."""
-        stream = self._stream
-        if stream is None:
+        """Return how far the end of the server's WAL is ahead of what was read."""
+        stream, query = self._stream, self._query
+        if stream is None or query is None:
             return Lag()
         stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
-        unread = max(0, stream.end - self._given)
-        now = time.monotonic()
-        if not unread:
-            self._even_at = now
-        room = None
-        if self._query is not None and now >= self._meter.due:
-            room = self._meter.measure(self._query, self._given)
-        return Lag(bytes=unread, seconds=now - self._even_at, room=room)
+        silence = stream.silence
+        with speaking(self.options):
+            self._lag.look(query, replied=time.monotonic() - silence > self._asked_at)
+        self._lag.reached(self._given)
+        if self._lag.end > stream.received and silence > ASK_SECONDS:
+            self._asked_at = time.monotonic()
+            stream.ask()
+        return Lag(
+            bytes=self._lag.unread(self._given),
+            seconds=self._lag.seconds,
+            age=self._lag.age,
+            silence=silence,
+            room=self._meter.measure(query, self._given),
+        )
 
     def close(self) -> None:
         """Close all connections; the slot and the publication stay."""
@@ -434,7 +459,7 @@ class PostgresSource:
             self._publishing,
             wanted,
             ours=self._ours,
-            start_over=self._start_over or (self.options.always_baseline and not self._began),
+            start_over=bool(self._start_over) or (self.options.always_baseline and not self._began),
             on_wait=self.on_wait,
             history_check=self._history,
             known=self._recorded,
@@ -443,10 +468,15 @@ class PostgresSource:
         self._query = query
         try:
             self._resumed = opening.created is None
+            self._broken = ""
+            if opening.reason is not None:
+                self._broken = cause(opening.reason, self.options)
+                if opening.reason is Reason.ALWAYS and self._start_over:
+                    self._broken = self._start_over
             if opening.created is not None:
                 # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
-                self._start_over = False
+                self._start_over = ""
             self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
             self._identities.look(query, self._tables)
             self._stream = ReplicationStream(
@@ -488,7 +518,9 @@ class PostgresSource:
             return stream.receive(wait)
         except PublicationRefused as error:
             # The publication exists, but did not when a change was written that is sent now.
-            self._start_over = True
+            self._start_over = (
+                f"The publication {self.options.publication} did not exist for a while"
+            )
             raise SourceUnreachable(error.message, source=self.name) from error
 
     def _next(self) -> Changes | None:
@@ -514,11 +546,12 @@ class PostgresSource:
             return SourceUnreachable("The table was altered", table=other)
         if "now" in error.facts:
             return error  # it was renamed: the user has to decide which table is meant
-        self._start_over = True
+        table = error.facts.get("table")
+        self._start_over = f"Table {table} was altered several times while it was not read"
         return SourceUnreachable(
             "The table was altered several times while it was not read; all tables are copied"
             " again",
-            table=error.facts.get("table"),
+            table=table,
         )
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:

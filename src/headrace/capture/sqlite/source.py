@@ -341,7 +341,9 @@ class _OpenDatabase:
 class SQLiteSource:
     """Reads one SQLite database; `open` captures the tables of the last `describe`."""
 
-    traits = SourceTraits(lineage="sqlite", inserts_replace=True, lists=True, resets=True)
+    traits = SourceTraits(
+        lineage="sqlite", inserts_replace=True, lists=True, resets=True, measures_lag=True
+    )
 
     def __init__(self, spec: SourceSpec, reader: str | None = None) -> None:
         options = spec.options
@@ -531,7 +533,7 @@ class SQLiteSource:
         except SourceUnreachable:
             return Lag()
         seconds = 0.0 if row is None else max(0, int(row[0])) / 1000
-        return Lag(max(0, int(end or 0) - at), seconds, room=room)
+        return Lag(max(0, int(end or 0) - at), seconds, age=seconds, room=room)
 
     def close(self) -> None:
         """Close the database."""

@@ -16,7 +16,7 @@ decision before every START_REPLICATION.
  start_position  the start position, and what has to be set up before (R2)
  ddl_watch       changes to tables that the stream does not report
  partitions      partitions that were attached, detached, truncated or dropped (R23c)
- wal_usage       how much WAL a server keeps for our slot, and how much it may keep (R28)
+ wal_usage       how much WAL a server keeps for our slot, may keep (R28), and is not read
  doctor          what users can find out about a database: tables, settings, sample rows
 ```
 """

@@ -399,7 +399,7 @@ def release(connection: psycopg.Connection[Any], name: str, application: str) ->
         ) from error
     found = find(connection, name)
     if found is not None and found.active:
-        raise busy(found)
+        raise busy(found) if ended is None else _stale(found)
     return ended is not None
 
 
@@ -407,6 +407,18 @@ def busy(slot: Slot) -> SlotBusy:
     """Return the error for a slot that another process uses."""
     user = "another process" if slot.reader is None else f"process {slot.reader}"
     return SlotBusy(f"The slot is in use by {user}", slot=slot.name, pid=slot.reader)
+
+
+def _stale(slot: Slot) -> SlotBusy:
+    """Return the error for a slot that our own sender keeps, although it was told to end."""
+    return SlotBusy(
+        f"The slot is in use by process {slot.reader}, which serves an earlier connection of this"
+        " source and does not end",
+        slot=slot.name,
+        pid=slot.reader,
+        remedy=f"If process {slot.reader} of the server is suspended, resume it: it was asked to"
+        " end. The source then continues by itself.",
+    )
 
 
 def name_or_drop(name: str) -> str:

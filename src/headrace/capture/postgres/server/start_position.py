@@ -85,6 +85,9 @@ class Reason(StrEnum):
     GAP = "capture.gap"
     """The slot was advanced beyond the log's end: the changes between are lost."""
 
+    UNPUBLISHED = "capture.publication_absent"
+    """The publication was missing for a while: the changes of that time are lost."""
+
     REWOUND = "capture.rewound"
     """The log has commits that the server no longer has."""
 
@@ -92,6 +95,27 @@ class Reason(StrEnum):
     LOST = "capture.slot_lost"
     CONFLICTING = "capture.slot_conflicting"
     INVALIDATED = "capture.slot_invalidated"
+
+
+_CAUSES = {
+    Reason.EPHEMERAL: "The replication slot {slot} was temporary, and ended with its connection",
+    Reason.ALWAYS: "The source is set to copy every table at each start",
+    Reason.GAP: "The replication slot {slot} was moved forward beyond the end of the log",
+    Reason.UNPUBLISHED: "The publication {publication} did not exist for a while",
+    Reason.REWOUND: "The server was restored to an earlier state, or another one took its place:"
+    " it no longer has the last commits in the log",
+    Reason.ABSENT: "The replication slot {slot} does not exist any more: it was dropped",
+    Reason.LOST: "The replication slot {slot} was lost: the server removed WAL that was not read"
+    " yet, because it was more than max_slot_wal_keep_size",
+    Reason.CONFLICTING: "The replication slot {slot} was invalidated on the standby",
+    Reason.INVALIDATED: "The replication slot {slot} was invalidated by the server",
+}
+
+
+def cause(reason: Reason, options: PostgresOptions) -> str:
+    """Return why reading does not continue where the log ends; empty at a first start."""
+    text = _CAUSES.get(reason, "")
+    return text.format(slot=options.slot, publication=options.publication)
 
 
 _GONE = {
@@ -263,7 +287,7 @@ class SourcePublication:
                 self._known = True
                 return decision
             # The publication was missing for a while, and changes of that time are not sent.
-            decision = Begin(Reason.GAP, decision.at.branch, drop=True)
+            decision = Begin(Reason.UNPUBLISHED, decision.at.branch, drop=True)
         if decision.drop:
             # First: a slot that still existed after this would be read further as if valid.
             slot.drop(connection, self._options.slot)
@@ -473,6 +497,9 @@ class OpenedConnections:
     No command may be sent on the replication connection before its snapshot is held (R14).
     """
 
+    reason: Reason | None = None
+    """Why reading does not continue with the existing slot."""
+
 
 def application_of(options: PostgresOptions) -> str:
     """Return the application_name of the sessions that belong to the slot."""
@@ -501,7 +528,7 @@ def open_slot(
     followed so far.
     """
     application = application_of(options)
-    query = connect(options, application=application)
+    query = connect(options, application=application, timed=True)
     try:
         slots.release(query, options.slot, application)
         replication = connect(options, replication=True, application=application)
@@ -533,12 +560,12 @@ def open_slot(
             match publishing.prepare(query, decision, tables):
                 case Resume(at):
                     return OpenedConnections(query, replication, at, None)
-                case Begin(branch=branch):
+                case Begin(branch=branch, reason=reason):
                     created = _create(options, query, replication, on_wait)
             at = LsnPosition(
                 server.system, server.database, branch, server.timeline, created.consistent
             )
-            return OpenedConnections(query, replication, at, created)
+            return OpenedConnections(query, replication, at, created, reason)
         except BaseException:
             replication.close()
             raise

@@ -1,5 +1,5 @@
 """
-How much WAL a server keeps for our slot, and how much it may keep (R28).
+How much WAL a server keeps for our slot, how much it may keep (R28), and how much is not read.
 
 ```
  restart ───────── confirmed ───────── read ───────── written
@@ -11,11 +11,23 @@ How much WAL a server keeps for our slot, and how much it may keep (R28).
 The server removes WAL only up to `restart`. That follows what we acknowledge, but never passes the
 beginning of a transaction that is still open (R4): if such a transaction is older than what we hold
 back, nothing that we do would free WAL.
+
+`LagMeter` measures how far reading is behind. The stream cannot tell: while its connection is
+silent, the last position that was received stays the same, whatever is committed. So the end of the
+WAL is queried on the connection for queries. Once everything up to a position has been read,
+everything has been read that was committed when the position was queried. That moment is all that
+is claimed. The position is the end of what the server has flushed, because that is how far it
+sends; on a standby, the end of what was replayed.
+
+While a transaction is open, that end may lie within a record, at the end of a page, for as long as
+nothing else is written. The server sends nothing of an incomplete record, and commits nothing with
+it. So such an end counts as read once the sender waits for WAL and has replied twice in between.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +184,103 @@ def _named(older: Older) -> str:
     """Return a description without the transaction's statement, which may contain row values."""
     text = "prepared transaction" if older.pid is None else f"transaction of pid {older.pid}"
     return f"{text}, {older.age or 0:.0f} s old"
+
+
+# --- how far reading is behind --------------------------------------------------------------------
+
+LAG_SECONDS = 1.0
+"""Between two queries of the end of the WAL."""
+
+MOST_UNREAD = 1_000
+"""Maximum number of positions that were not reached yet; beyond it, every second one is dropped."""
+
+_END = """
+    select ((case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                  else pg_current_wal_flush_lsn() end) - '0/0')::int8
+"""
+
+_WAITS = """
+    select lower(a.wait_event) = 'walsenderwaitforwal'
+    from pg_catalog.pg_replication_slots s
+    join pg_catalog.pg_stat_activity a on a.pid = s.active_pid
+    where s.slot_name = %s
+"""
+
+PAGE_BYTES = 8192
+REPLIES = 2
+"""The first reply may have been sent before the sender noticed that there is more to send."""
+
+
+class LagMeter:
+    """The end of one server's WAL, now and then, and how far it was read. For one thread."""
+
+    def __init__(self, slot: str, clock: Callable[[], float], every: float = LAG_SECONDS) -> None:
+        self.end = 0
+        """The end of the WAL, as last queried."""
+
+        self._slot = slot
+        self._clock = clock
+        self._every = every
+        self._due = clock()
+        self._replies = 0
+        """How often the sender has replied, and waited for WAL, since the end was first queried."""
+
+        self._samples: deque[tuple[int, float, float]] = deque()
+        """Each position that is not reached yet, and when it was first and last the end."""
+
+        self._current: float | None = None
+        self._delay = 0.0
+
+    def look(self, connection: psycopg.Connection[Any], *, replied: bool) -> None:
+        """
+        Query the end of the WAL, if it is time to.
+
+        `replied`: the server was asked for a reply after the last call, and has sent something.
+        """
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + self._every
+        found = connection.execute(_END).fetchone()
+        if found is None or found[0] is None:
+            return
+        before, self.end, since = self.end, int(found[0]), now
+        if self.end != before:
+            self._replies = 0
+        elif self._samples:
+            _, since, _ = self._samples.pop()
+            if replied and self.end % PAGE_BYTES == 0 and self._waits(connection):
+                self._replies += 1
+        self._samples.append((self.end, since, now))
+        if len(self._samples) > MOST_UNREAD:
+            self._samples = deque(list(self._samples)[::2])
+
+    def unread(self, read: int) -> int:
+        """Return how many bytes of the WAL are not read, if everything up to `read` is."""
+        return 0 if self._replies >= REPLIES else max(0, self.end - read)
+
+    def _waits(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the sender has sent everything, and waits for more WAL."""
+        found = connection.execute(_WAITS, (self._slot,)).fetchone()
+        return found is not None and bool(found[0])
+
+    def reached(self, read: int) -> None:
+        """Take note that everything up to `read` has been read."""
+        if not self.unread(read):
+            read = max(read, self.end)
+        while self._samples and self._samples[0][0] <= read:
+            _, since, self._current = self._samples.popleft()
+            self._delay = self._clock() - since
+
+    @property
+    def age(self) -> float | None:
+        """How long ago everything was committed of which it is known that it was read."""
+        return None if self._current is None else self._clock() - self._current
+
+    @property
+    def seconds(self) -> float | None:
+        """How many seconds reading is behind; None before that is known."""
+        if self._current is None:
+            return None
+        waited = self._clock() - self._samples[0][1] if self._samples else 0.0
+        return max(self._delay, waited)

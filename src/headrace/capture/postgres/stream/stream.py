@@ -5,6 +5,8 @@ The stream of changes from a replication slot, as complete messages in one buffe
 of pgoutput. `KeepAlive` sends status updates while the reading thread is busy elsewhere, `Pace`
 decides when to read bytes, and `Status` decides what to report to the server and when.
 `stream/wire.py` reads the bytes from the connection.
+
+Long because when to read, when to answer and when to give up depend on the same few times.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -184,6 +187,18 @@ ACKNOWLEDGE_SECONDS = 1.0
 ACKNOWLEDGE_BYTES = 16 << 20
 """A new acknowledgement is sent after this time, or at once if it advanced by this many bytes."""
 
+ASK_SECONDS = 5.0
+"""After this silence of the server, at most, it is asked for a reply."""
+
+ANSWER_SECONDS = 5.0
+"""The least time that it has for the reply."""
+
+TIMEOUT_SECONDS = 60.0
+"""The silence that is allowed if the server has no timeout: PostgreSQL's default."""
+
+LONGEST_TIMEOUT_SECONDS = 300.0
+"""A longer timeout of the server is shortened for our session."""
+
 ASKED_TIMES = 4
 ASKED_SECONDS = 1.0
 """A server that asks this often in this time without sending anything is shutting down (R7)."""
@@ -205,6 +220,10 @@ class Status:
     held back would keep it waiting for ever. While it waits, it asks for a reply again and again
     without sending anything, and then the answer is flush = 0. That reports nothing: the slot
     stays where it is, and the server is satisfied with what was received (R7).
+
+    A connection on which nothing arrives any more looks like a server with nothing to send. So a
+    server that is silent is asked for a reply. It replies at once, or, while it decodes a large
+    transaction, after half of its timeout; after three quarters the connection is given up.
     """
 
     def __init__(self, at: int, timeout: float, now: float) -> None:
@@ -224,9 +243,35 @@ class Status:
         self.every = min(SILENT_SECONDS, timeout / 3) if timeout else SILENT_SECONDS
         """The longest time without an update, in seconds."""
 
+        self.received_at = now
+        """When anything was last received from the server, complete or not."""
+
+        self.ask_after = min(ASK_SECONDS, timeout / 2) if timeout else ASK_SECONDS
+        """After how many seconds of silence the server is asked for a reply."""
+
+        longest = 0.75 * (timeout or TIMEOUT_SECONDS)
+        self._answer = max(ANSWER_SECONDS, longest - self.ask_after)
+        self._unanswered: float | None = None
+        """When the server was first asked for a reply without having sent anything since."""
+
+        self._asks_at = now + self.ask_after
         self._asked: deque[float] = deque(maxlen=ASKED_TIMES)
         self._reply = False
         self._sent_at = now
+
+    def note_received(self, now: float) -> None:
+        """Record that something was received."""
+        self.received_at = now
+        self._unanswered = None
+        self._asks_at = now + self.ask_after
+
+    def ask(self, now: float) -> None:
+        """Ask the server for a reply with the next update, which is due now."""
+        self._asks_at = min(self._asks_at, now)
+
+    def lost(self, now: float) -> bool:
+        """Whether the server should have replied by now."""
+        return self._unanswered is not None and now - self._unanswered >= self._answer
 
     @property
     def silent_until(self) -> float:
@@ -269,16 +314,21 @@ class Status:
         ahead = self.acknowledged - self.confirmed
         if self._reply or ahead > ACKNOWLEDGE_BYTES:
             return self._sent_at
-        return self._sent_at + (min(self.every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self.every)
+        wait = min(self.every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self.every
+        return min(self._sent_at + wait, self._asks_at)
 
-    def update(self) -> tuple[bytes, int]:
+    def update(self, now: float) -> tuple[bytes, int]:
         """Return a status update, and the acknowledgement in it."""
         flush = 0 if self.leaving else self.acknowledged
-        now = time.time_ns() // 1000 - _EPOCH
-        return _status(b"r", self.received, flush, flush, now, 0), flush
+        at = time.time_ns() // 1000 - _EPOCH
+        return _status(b"r", self.received, flush, flush, at, now >= self._asks_at), flush
 
     def note_sent(self, flush: int, now: float, *, sent: bool) -> None:
         """Record that an update was made; unless it was `sent`, it confirms nothing."""
+        if now >= self._asks_at:
+            self._asks_at = now + self.ask_after
+            if self._unanswered is None:
+                self._unanswered = now
         self._sent_at = now
         self._reply = False
         if sent:
@@ -374,6 +424,19 @@ class ReplicationStream:
         return self._status.received
 
     @property
+    def silence(self) -> float:
+        """How many seconds ago anything was last received from the server."""
+        with self._lock:
+            self._listen()
+            return self._clock() - self._status.received_at
+
+    def ask(self) -> None:
+        """Ask the server for a reply, with the position up to which it has sent everything."""
+        with self._lock:
+            self._status.ask(self._clock())
+        self.send_status()
+
+    @property
     def confirmed(self) -> int:
         """The last acknowledgement that was sent to the server; 0 before the first."""
         return self._status.confirmed
@@ -382,13 +445,15 @@ class ReplicationStream:
         """
         Return messages as soon as there are any; None after `wait` seconds or a `wake`.
 
-        Answers the server and sends status updates while it waits.
+        Answers the server and sends status updates while it waits. Raises `SourceUnreachable` if
+        the server is silent, and does not reply when it is asked to.
         """
         until = self._clock() + wait
         while True:
             now = self._clock()
             self._waker.rest(min(self._pace.pause(now), until - now))
             with self._lock:
+                self._listen()
                 enough = self._pace.enough(self._clock())
                 with self._errors_translated():
                     messages = self._wire.read(most_bytes, enough)
@@ -401,6 +466,8 @@ class ReplicationStream:
             if received is not None:
                 return received
             now = self._clock()
+            if self._status.lost(now):
+                raise self._silent(now - self._status.received_at)
             if self._waker.woken() or now >= until:
                 return None
             if enough:
@@ -435,6 +502,20 @@ class ReplicationStream:
         self._begun = False
         self._owned.close()
 
+    def _listen(self) -> None:
+        """Note whether anything has arrived, also if it is only a part of a message."""
+        if any(descriptor == self._wire.descriptor for descriptor, _ in self._poll.poll(0)):
+            self._status.note_received(self._clock())
+
+    def _silent(self, seconds: float) -> SourceUnreachable:
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+        return SourceUnreachable(
+            f"Nothing was received on the replication connection since {since:%H:%M:%S} UTC,"
+            " although the server was asked for a reply",
+            slot=self._slot,
+            seconds=round(seconds),
+        )
+
     def _sorted(self, messages: CopyMessages) -> ReceivedMessages | None:
         """Return the messages of pgoutput; apply the keepalives between them to the status."""
         buffer, starts, stops = messages.buffer, messages.starts, messages.stops
@@ -465,7 +546,7 @@ class ReplicationStream:
             self._send()
 
     def _send(self) -> None:
-        update, flush = self._status.update()
+        update, flush = self._status.update(self._clock())
         self._wire.send(update)
         sent = self._wire.flush()
         self._status.note_sent(flush, self._clock(), sent=sent)
@@ -527,4 +608,11 @@ def _server_timeout(connection: PGconn) -> float:
     result = connection.exec_(b"select setting from pg_settings where name = 'wal_sender_timeout'")
     if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
-    return int(result.get_value(0, 0) or b"0") / 1000
+    timeout = int(result.get_value(0, 0) or b"0") / 1000
+    if timeout <= LONGEST_TIMEOUT_SECONDS:
+        return timeout
+    # Half of it is how long a busy server may leave a request for a reply unanswered.
+    setting = f"set wal_sender_timeout = '{LONGEST_TIMEOUT_SECONDS:.0f}s'"
+    if (result := connection.exec_(setting.encode())).status != psycopg.pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
+    return LONGEST_TIMEOUT_SECONDS

@@ -80,6 +80,7 @@ def pipeline_fields(
         "jobs": pipeline.jobs,
         "dead_letters": pipeline.dead_letters,
         "error": _error(pipeline.error),
+        "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
         "left_out": _errors(pipeline.left_out),
         "hops": {

@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 30.0
 """How long a recorder may take to flush its last changes before it is killed."""
 
+_OPEN_SECONDS = 30.0
+"""How long a start waits for targets that are being opened; they may take longer."""
+
 _log = logger(__name__)
 
 
@@ -129,6 +132,7 @@ class Engine:
         """
         Start everything; return when all plans are compiled and every pipeline is running.
 
+        A target that cannot be opened puts its own pipeline in error, and is tried again.
         Raises `InvalidConfiguration` with every error found, and leaves nothing running.
         Raises `NotInstalled` if there are pipelines and Spark is not installed.
         """
@@ -205,15 +209,19 @@ class Engine:
         self._step("pipelines compiled")
         # Each target is closed by a call of its own: an error in one does not keep another open.
         state.undo.extend(run.close for run in state.runs)
+        # All progress is known before the first one runs and before anything is acknowledged, or
+        # the source would discard what a target still needs (invariant 1). The targets are opened
+        # by the pipelines' own threads: one that cannot be opened keeps nothing else from running.
         for run in state.runs:
-            run.open()
-        # All are opened before the first one runs and before anything is acknowledged: what a
-        # target still needs is not known until it is open, and the source would discard it
-        # (invariant 1).
+            run.recall()
         drivers = state.drivers = Drivers(state.recordings, state.notify, state.acknowledge)
         state.undo.append(state.acknowledge)
         state.undo.append(drivers.stop)
         drivers.start(state.runs)
+        state.readiness.wait_for(lambda: all(map(_was_tried, state.runs)), _OPEN_SECONDS)
+        for run in state.runs:
+            if not _was_tried(run):
+                _log.warning("target is not open yet", pipeline=run.name)
         for recording in state.recordings.values():
             recording.on_found()
 
@@ -457,6 +465,11 @@ class Engine:
         if spark is None:
             raise NotRunning("The engine runs without Spark", pipeline=pipeline)
         return spark.explain(run.prepared)
+
+
+def _was_tried(run: PipelineRun) -> bool:
+    """Whether the target was opened, or that has failed once."""
+    return run.opened or run.error is not None or run.failed
 
 
 def _ask_reload(

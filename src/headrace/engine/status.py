@@ -215,6 +215,7 @@ def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
         left_out=run.new_tables.left_out,
+        error_since=run.error_since if run.error is not None else None,
     )
 
 

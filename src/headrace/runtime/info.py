@@ -167,6 +167,9 @@ class PipelineInfo:
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match its patterns and that it does not have, each with the reason."""
 
+    error_since: float | None = None
+    """When `error` began, in seconds since 1970; None without one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:

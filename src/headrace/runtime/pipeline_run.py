@@ -87,6 +87,10 @@ class PipelineRun:
         self.target: Target = pipeline.target
         self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
+        self.error_since: float | None = None
+        """When `error` began, in seconds since 1970; a retry that fails again does not move it."""
+        self.opened = False
+        """Whether the target is open; until then every step tries to open it."""
         self.failed = False
         self.paused = False
         self.stopped = False
@@ -127,7 +131,8 @@ class PipelineRun:
             self.context.fence.look()
         try:
             self._take_requests()
-            if self.failed or self.paused:
+            # A paused pipeline has an open target: its rows can be read.
+            if self.failed or (self.paused and self.opened):
                 return IDLE
             pause = self._work()
         except (Fenced, LostLog):
@@ -136,7 +141,8 @@ class PipelineRun:
             if isinstance(error, JobCancelled) and self.paused:
                 return IDLE  # as requested; the same batch is computed again
             self.delivery.dead_letters_stale |= isinstance(error, AlreadyStored)
-            self.error, self._quiet_at = error, None
+            self._note_error(error)
+            self._quiet_at = None
             self._attempts += 1
             verdict = decide(error, self._attempts)
             if isinstance(verdict, Again):
@@ -149,6 +155,9 @@ class PipelineRun:
         return pause
 
     def _work(self) -> float | None:
+        if not self.opened:
+            self._open_target()
+            return None
         if self._prepare():
             return None
         return None if self._follow() else IDLE
@@ -208,7 +217,17 @@ class PipelineRun:
         self._have(self.new_tables.prepared(schemas))
 
     def open(self) -> None:
-        """Open the target at its stored progress; a volatile target starts from the beginning."""
+        """Open the target at its stored progress; raise its error."""
+        self.recall()
+        self._open_target()
+
+    def recall(self) -> None:
+        """
+        Read the stored progress; a volatile target starts from the beginning.
+
+        From here on `watermark` holds the source at what is stored, also while the target cannot
+        be opened (invariant 1): steps try to open it, as they retry a batch.
+        """
         assert self.members or self.pipeline.patterns, "prepare comes first"
         store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
@@ -216,10 +235,15 @@ class PipelineRun:
         self.release.open()
         for member in self.members:
             self._recall(member)
+            self._resume_table(member)
+        self.delivery.recall()
+
+    def _open_target(self) -> None:
+        self.delivery.open()
         self.new_tables.open(self.members)
         for member in self.members:
-            self._resume_table(member)
-        self.delivery.open()
+            self._find(member)
+        self.opened = True
 
     def close(self) -> None:
         """Store progress and open requests, and close the target; nothing may follow."""
@@ -260,10 +284,14 @@ class PipelineRun:
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
             member.baseline = baseline
-            if isinstance(self.target, FindsItself) and self.target.lost(member.table):
-                # A requested reload still is: an earlier baseline is not enough.
-                newer_than = baseline if state == TableState.RELOADING else 0
-                self._reset([(member, TableState.WAITING, newer_than)])
+
+    def _find(self, member: Member) -> None:
+        """Load a table again that the target does not have any more as it was written."""
+        if not (self._durable and member.shown and isinstance(self.target, FindsItself)):
+            return
+        if self.target.lost(member.table):
+            # A requested reload still is: an earlier baseline is not enough.
+            self._reset([(member, TableState.WAITING, _newer_than(member))])
 
     # -- requests ---------------------------------------------------------------------
 
@@ -310,8 +338,13 @@ class PipelineRun:
 
     def fail(self, error: HeadraceError) -> None:
         """Stop on an error from outside, such as another engine that has taken over."""
-        self.error = error
+        self._note_error(error)
         self.failed = True
+
+    def _note_error(self, error: HeadraceError) -> None:
+        if self.error is None:
+            self.error_since = self.context.wall()
+        self.error = error
 
     # -- status -----------------------------------------------------------------------
 
@@ -333,6 +366,7 @@ class PipelineRun:
         return (
             # A pattern may match no table yet: then there is nothing to show.
             bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
+            and self.opened
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
             and not (self._durable and self.release.why)
@@ -353,7 +387,7 @@ class PipelineRun:
     def has(self, at: Position) -> bool:
         """Whether readers of every table see everything up to there."""
         following = self.pipeline.mode != "baseline"
-        return all(
+        return self.opened and all(
             member.shown and (not following or member.reached >= at) for member in self.members
         )
 
@@ -473,6 +507,7 @@ class PipelineRun:
                 self._recall(member)
                 if self.new_tables.add(member):
                     self._resume_table(member)
+                    self._find(member)
                     self._have((*self.members, member))
             self.new_tables.taken()
 

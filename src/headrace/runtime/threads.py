@@ -210,14 +210,14 @@ class Drivers:
         logged: HeadraceError | None = None
         while not self._over(run):
             seen, heeded = recording.log.last_entry, run.requests
-            before = run.state
+            before = run.state, run.opened
             try:
                 with self._stepping[run.name]:
                     pause = run.step()
             except HeadraceError as error:
                 run.fail(error)
                 pause = IDLE
-            if run.state != before or pause is not None:
+            if (run.state, run.opened) != before or pause is not None:
                 self._on_change()
             if run.error is not None and run.error is not logged:
                 _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)

@@ -12,8 +12,9 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError, TableTaken, TargetError
 from headrace.runtime import model
+from headrace.tables import Row
 from headrace.targets.memory import memory
-from headrace.targets.row_target import Row, RowTarget
+from headrace.targets.row_target import RowTarget
 from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
 

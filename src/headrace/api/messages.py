@@ -47,6 +47,8 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "recorder_pid": source.recorder_pid,
         "restarts": source.restarts,
         "error": _error(source.error),
+        "error_since": _rounded(source.error_since),
+        "newest": _rounded(source.newest),
         "copies": [copy_fields(copy) for copy in source.copies],
         "room": None
         if source.room is None

@@ -267,6 +267,12 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
     left_out: dict[str, Failed]
 
 
+class TablesDescribed(msgspec.Struct, frozen=True, tag="described"):
+    """Every table that is recorded, at each connection: the engine may have started without it."""
+
+    tables: tuple[FoundTable, ...]
+
+
 Command: TypeAlias = (
     FlushNow
     | Acknowledge
@@ -284,6 +290,7 @@ Report: TypeAlias = (
     | StateReport
     | BaselineProgress
     | CopyPlanned
+    | TablesDescribed
     | TablesFound
     | Warned
     | Failed

@@ -44,12 +44,14 @@ from headrace.capture.messages import (
     Failed,
     Flushed,
     FlushNow,
+    FoundTable,
     LagReport,
     MaintainLog,
     Report,
     Reset,
     StateReport,
     StopRecorder,
+    TablesDescribed,
     TakeBaseline,
     Warned,
 )
@@ -468,6 +470,7 @@ class Recorder:
         described = self._selection.all()
         log.describe(described)
         self._copies.keep(described)
+        self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
         self._report_found()
         if not described:
             # No table matches a pattern yet: there is nothing to open.

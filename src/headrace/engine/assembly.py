@@ -38,7 +38,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
     recording = SourceRun(name, source.spec.kind, log, state.notify, time.time)
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
-    recording.on_lost = partial(state.nudge, name)
+    recording.on_lost = recording.on_described = partial(state.nudge, name)
     return recording
 
 
@@ -78,18 +78,20 @@ def pipeline_run(
         wall=time.time,
         ask_baseline=recording.ask_baseline,
         flush_times=recording.flush_times,
+        schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)
 
 
-def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:
-    """Compile the plans of pipelines; raise all errors together."""
+def prepare(runs: Iterable[PipelineRun]) -> None:
+    """Compile the plans of pipelines whose tables are known; raise all errors together."""
     with collected_errors() as errors:
         for run in runs:
             with errors:
-                run.prepare(state.tables.schemas_for(run))
+                if (schemas := run.context.schemas()) is not None:
+                    run.prepare(schemas)
 
 
 def maintain_logs(state: EngineState) -> None:

@@ -132,7 +132,9 @@ class Engine:
         """
         Start everything; return when all plans are compiled and every pipeline is running.
 
-        A target that cannot be opened puts its own pipeline in error, and is tried again.
+        A target that cannot be opened puts its own pipeline in error, and is tried again. The
+        pipelines of a source that cannot be reached serve what its log has, if it has something,
+        and are not ready.
         Raises `InvalidConfiguration` with every error found, and leaves nothing running.
         Raises `NotInstalled` if there are pipelines and Spark is not installed.
         """
@@ -167,6 +169,7 @@ class Engine:
 
     def _check(self) -> None:
         state, tables = self._state, self._state.tables
+        tables.away.clear()
         if state.pipelines and state.options.runner is None:
             require("spark", "A pipeline")
         tables.schemas = checked_schemas(
@@ -175,7 +178,10 @@ class Engine:
             state.pipelines,
             self._misnamed,
             {name: tables.selections(name) for name in state.sources},
+            tables.away,
         )
+        for name, error in tables.away.items():
+            self._step(f"source {name} is away: {error.message}")
 
     def _open_directory(self) -> None:
         state = self._state
@@ -205,7 +211,7 @@ class Engine:
             pipeline_run(state, name, pipeline, state.recordings[pipeline.source.name])
             for name, pipeline in zip(state.names, state.pipelines, strict=True)
         ]
-        prepare(state, state.runs)
+        prepare(state.runs)
         self._step("pipelines compiled")
         # Each target is closed by a call of its own: an error in one does not keep another open.
         state.undo.extend(run.close for run in state.runs)
@@ -468,8 +474,8 @@ class Engine:
 
 
 def _was_tried(run: PipelineRun) -> bool:
-    """Whether the target was opened, or that has failed once."""
-    return run.opened or run.error is not None or run.failed
+    """Whether the target was opened, or that has failed once, or has to wait for the source."""
+    return run.opened or not run.recalled or run.error is not None or run.failed
 
 
 def _ask_reload(

@@ -272,6 +272,12 @@ class SourceInfo:
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match a pattern and are not recorded, each with the reason."""
 
+    error_since: float | None = None
+    """Since when it is not read, because it is away or failed; seconds since 1970."""
+
+    newest: float | None = None
+    """The latest commit time in the log, in seconds since 1970; None if it has no change."""
+
 
 # --- how long a log is kept -----------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class PipelineRun:
         self.error: HeadraceError | None = None
         self.error_since: float | None = None
         """When `error` began, in seconds since 1970; a retry that fails again does not move it."""
+        self.recalled = False
+        """Whether the stored progress is known; not before the tables are, see `RunContext`."""
         self.opened = False
         """Whether the target is open; until then every step tries to open it."""
         self.failed = False
@@ -107,6 +109,7 @@ class PipelineRun:
         )
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
+        self._planned = False
         self._attempts = 0
         self._stuck = False
         """Whether the last step ended on an error that a retry does not fix."""
@@ -156,8 +159,7 @@ class PipelineRun:
 
     def _work(self) -> float | None:
         if not self.opened:
-            self._open_target()
-            return None
+            return self._begin()
         if self._prepare():
             return None
         return None if self._follow() else IDLE
@@ -215,20 +217,34 @@ class PipelineRun:
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Compile the plan on Spark and check the target; raise the errors of either."""
         self._have(self.new_tables.prepared(schemas))
+        self._planned = True
 
     def open(self) -> None:
         """Open the target at its stored progress; raise its error."""
+        assert self._planned, "prepare comes first"
         self.recall()
         self._open_target()
 
+    def _begin(self) -> float | None:
+        """Open the target once the tables are known; raise its error."""
+        if not self.recalled:
+            if not self._planned:
+                if (schemas := self.context.schemas()) is None:
+                    return IDLE
+                self.prepare(schemas)
+            self.recall()
+        self._open_target()
+        return None
+
     def recall(self) -> None:
         """
-        Read the stored progress; a volatile target starts from the beginning.
+        Read the stored progress, if the tables are known; a volatile target has none.
 
         From here on `watermark` holds the source at what is stored, also while the target cannot
         be opened (invariant 1): steps try to open it, as they retry a batch.
         """
-        assert self.members or self.pipeline.patterns, "prepare comes first"
+        if not self._planned:
+            return
         store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
         self.paused = store.paused(self.name)
@@ -237,6 +253,7 @@ class PipelineRun:
             self._recall(member)
             self._resume_table(member)
         self.delivery.recall()
+        self.recalled = True
 
     def _open_target(self) -> None:
         self.delivery.open()
@@ -393,6 +410,8 @@ class PipelineRun:
 
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
+        if not self.recalled:
+            return Watermark(self._durable, ORIGIN)  # nobody knows yet what it needs
         log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
         return replace(mark, released=self.release.why is not None)
@@ -427,6 +446,8 @@ class PipelineRun:
         return worked
 
     def _take_requests(self) -> None:
+        if not self.recalled:
+            return
         # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()

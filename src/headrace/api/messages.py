@@ -113,6 +113,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
         "position": str(table.position),
         "baseline": table.baseline,
         "rows": table.rows,
+        "rows_age_seconds": _rounded(table.rows_age),
         "copy": None if table.copy is None else copy_fields(table.copy),
     }
 
@@ -143,7 +144,7 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"retrying: {pipeline.error.message}"
     if pipeline.state in _COMING:
         return ""
-    return "Spark is not running"
+    return "Spark is not running, or does not answer"
 
 
 def _message(error: HeadraceError | None) -> str:
@@ -202,13 +203,13 @@ class Rates:
     def stop(self) -> None:
         """Stop reading the counts."""
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_EVERY_SECONDS)
 
     def look(self) -> dict[str, float | None]:
         """Read the counts now; return the growth of each per second, None if not known yet."""
-        now = self._clock()
+        counts, now = list(self._counts()), self._clock()  # not locked: it may take a moment
         with self._lock:
-            return {name: self._rate(name, count, now) for name, count in self._counts()}
+            return {name: self._rate(name, count, now) for name, count in counts}
 
     def _rate(self, name: str, count: int, now: float) -> float | None:
         seen = self._seen.setdefault(name, deque())

@@ -237,7 +237,8 @@ class Engine:
         session = state.options.session
         runner = state.spark = spark_runner(directory.path, directory.files, session, options)
         state.undo.append(runner.stop)
-        state.undo.append(SparkWatchdog(runner, self._spark_moved).stop)
+        watchdog = state.watchdog = SparkWatchdog(runner, self._spark_moved)
+        state.undo.append(watchdog.stop)
         self._step("Spark is ready")
         return runner
 

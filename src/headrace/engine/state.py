@@ -22,7 +22,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.spark import SparkOptions
+from headrace.runtime.spark import SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.files import Files
@@ -94,6 +94,9 @@ class EngineState:
         """None while there is no pipeline."""
 
         self.spark: SparkRunner | None = None
+        self.watchdog: SparkWatchdog | None = None
+        """Checks that Spark; None without one."""
+
         self.drivers: Drivers | None = None
         self.running = False
         self.changing = threading.RLock()
@@ -112,8 +115,8 @@ class EngineState:
 
     @property
     def spark_alive(self) -> bool:
-        """False if batches need Spark and it is dead."""
-        return self.spark is None or self.spark.alive
+        """False if batches need Spark and it is dead, or does not answer."""
+        return self.watchdog is None or self.watchdog.alive
 
     # -- progress -------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from headrace.errors import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Delivery
+from headrace.runtime.info import RowCounts
 from headrace.runtime.model import (
     Again,
     Member,
@@ -85,6 +86,8 @@ class PipelineRun:
         self.context = context
         self.tables = pipeline.tables
         self.target: Target = pipeline.target
+        self.kind = self.target.traits.type
+        self.row_counts = RowCounts(self.target.row_count)
         self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
         self.error_since: float | None = None
@@ -383,6 +386,7 @@ class PipelineRun:
         return (
             # A pattern may match no table yet: then there is nothing to show.
             bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
+            and self.new_tables.next is None
             and self.opened
             and self.error is None
             and not (self.failed or self.paused or self.stopped)

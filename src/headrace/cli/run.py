@@ -439,6 +439,8 @@ class EngineRun:
                     self._view.ready(report)
             if self._running.started:
                 report = self._look()
+        for text in self._running.steps():
+            self._view.step(text)  # what did not stop
         self._view.stopped(report)
         return errors.FAILED if failures(report) else errors.DONE
 

@@ -203,6 +203,15 @@ _LOG = (
     ),
 )
 
+_SHUTDOWN = (
+    Key(
+        "timeout",
+        Duration(),
+        "How long a stop may take; what has not ended by then is named and left behind.",
+        default="30s",
+    ),
+)
+
 _SECRETS = (
     Key(
         "inline",
@@ -229,5 +238,6 @@ KEYS = (
     Key("pipelines", Entries(Section(_PIPELINE), "ID"), "The pipelines, by id.", default={}),
     Key("spark", Section(_SPARK), "The Spark session that Headrace starts.", default={}),
     Key("log", Section(_LOG), "Retention and size of the change log.", default={}),
+    Key("shutdown", Section(_SHUTDOWN), "The end of the engine.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),
 )

@@ -92,6 +92,7 @@ class EngineConfig:
     pipelines: Mapping[str, Values] = field(repr=False)
     spark: SparkSection = field(repr=False)
     log: Values = field(repr=False)
+    shutdown_timeout: float
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""
 
@@ -111,6 +112,7 @@ class EngineConfig:
             "spark_ui": self.spark.ui,
             "spark_events": self.spark.events,
             "log": LogOptions(**self.log),
+            "shutdown_timeout": self.shutdown_timeout,
         }
         return Engine(*built.pipelines, **{**given, **overrides})
 
@@ -173,6 +175,7 @@ def configured(tree: Node) -> EngineConfig:
         values["pipelines"],
         SparkSection(conf, spark["ui"], spark["events"]),
         values["log"],
+        values["shutdown"]["timeout"],
         tuple(warnings),
         tree,
     )

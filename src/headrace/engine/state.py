@@ -49,6 +49,8 @@ class EngineOptions:
     """Computes batches instead of Spark; None for Spark."""
 
     on_step: Callable[[str], None]
+    shutdown_timeout: float = 30.0
+    """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)

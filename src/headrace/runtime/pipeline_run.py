@@ -99,6 +99,8 @@ class PipelineRun:
         self.failed = False
         self.paused = False
         self.stopped = False
+        self.abandoned = False
+        """Whether the engine stopped without waiting for the step that was running."""
         self.requests = 0
         """Counts requests from other threads: each is a reason to take a step."""
         self.prepared = prepared = context.runner.prepare(pipeline, traits)
@@ -266,7 +268,15 @@ class PipelineRun:
         self.opened = True
 
     def close(self) -> None:
-        """Store progress and open requests, and close the target; nothing may follow."""
+        """
+        Store progress and open requests, and close the target; nothing may follow.
+
+        After a step that was abandoned nothing is stored, and the target, which is at work, is not
+        closed: the batch has to be delivered again.
+        """
+        if self.abandoned:
+            self.stopped = True
+            return
         if isinstance(self.error, JobCancelled):
             self.error = None  # caused by this stop
         try:

@@ -310,6 +310,9 @@ class PipelineRun:
         if state in (TableState.WAITING, TableState.RELOADING):
             # A requested reload is still required, even after a restart.
             member.newer_than = baseline
+        if state == TableState.RELOADING:
+            # Its rows are of another baseline: their dead letters still hold changes.
+            baseline = self.context.store.reloaded(self.name, member.table, baseline) or baseline
         # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
@@ -522,7 +525,13 @@ class PipelineRun:
     def _reset(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
         """Store that these tables wait for a baseline above a number, then set their state."""
         self.context.store.set_states(
-            self.name, {each.table: (state, newer) for each, state, newer in moves}
+            self.name,
+            {each.table: (state, newer) for each, state, newer in moves},
+            {
+                each.table: (newer, each.baseline)
+                for each, state, newer in moves
+                if state == TableState.RELOADING
+            },
         )
         for each, state, newer in moves:
             self._loads.drop(each)

@@ -114,7 +114,7 @@ class Database(MemorySource):
 
     def _raise(self, call: str) -> None:
         self.reachable()
-        super()._raise(call)
+        super()._raise(call)  # type: ignore[arg-type]
 
 
 class Session:

@@ -281,14 +281,16 @@ class MemorySource:
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
         """Return the current schemas."""
-        self._called("describe")
+        self.calls["describe"] += 1
+        self._reach()
         if problems := self._missing(tables):
             raise problems[0]
         return {name: self._schemas[name] for name in tables}
 
     def tables(self) -> Sequence[TableName]:
         """Return the tables that were created with `set_schema`."""
-        self._called("tables")
+        self.calls["tables"] += 1
+        self._reach()
         with self._changed:
             return list(self._schemas)
 
@@ -405,7 +407,7 @@ class MemorySource:
             rows = [dict(self._rows[table][key]) for _, key in taken]
             return rows, taken[-1][0] if taken else after or "", len(due) > len(taken)
 
-    def _called(self, call: str) -> None:
+    def _called(self, call: Call) -> None:
         self.calls[call] += 1
         if seconds := self._delays.get(call):
             self._sleep(seconds)
@@ -414,9 +416,12 @@ class MemorySource:
     def _unreachable(self) -> SourceUnreachable:
         return SourceUnreachable("The source is away", source=self.name)
 
-    def _raise(self, call: str) -> None:
+    def _reach(self) -> None:
         if self._away:
             raise self._unreachable()
+
+    def _raise(self, call: Call) -> None:
+        self._reach()
         if waiting := self._errors.get(call):
             raise waiting.popleft()
 

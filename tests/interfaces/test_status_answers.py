@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.api.handlers import ControlService
+from headrace.cli.run import all_counted, rows_text
 from headrace.engine.engine import Engine
 from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
 from headrace.storage.disk import RealDisk
@@ -165,3 +166,41 @@ def test_a_disk_that_hangs_while_a_dead_letter_is_stored_is_not_waited_for(
         assert status_of(engine)["pipelines"][0]["dead_letters"] == 0
         free.set()
         assert await_seen(lambda: status_of(engine)["pipelines"][0]["dead_letters"] == 1)
+
+
+def test_ready_is_said_of_rows_that_were_counted_after_it(
+    market: Market, free: threading.Event
+) -> None:
+    """Whatever is not counted by then is no part of the sum, and the line says so."""
+    target = Uncountable(free)
+    lame, sound = market.pipeline(target, name="lame"), market.pipeline(memory(), name="sound")
+    with market.engine(lame, sound) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert rows_text(status_of(engine)) == "ready: 2 pipelines, 20 rows"
+        target.hangs = True
+        market.put("orders", 11)
+        assert await_seen(lambda: engine.pipeline_info("sound").rows == 11)
+        answer = status_of(engine)
+        assert not all_counted(answer)
+        assert rows_text(answer) == "ready: 2 pipelines, at least 21 rows"
+        free.set()
+
+
+def test_an_engine_that_becomes_ready_meanwhile_is_not_ready_with_what_was_there_before(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.pause()
+        collected = engine.pipelines
+
+        def pipelines() -> Any:
+            found = collected()
+            engine.resume()
+            assert engine.await_ready(PATIENCE)
+            return found
+
+        monkeypatch.setattr(engine, "pipelines", pipelines)
+        assert engine.is_ready() is False
+        assert not status_of(engine)["ready"]
+        assert engine.is_ready()

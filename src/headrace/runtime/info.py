@@ -117,23 +117,29 @@ class RowCounts:
         self._known: dict[str, CountedRows] = {}
 
     def start(self, tables: Sequence[str]) -> threading.Event:
-        """Begin to count, unless the last count hangs; return what is set at its end."""
+        """Begin to count; return what is set at the end, at once if the last count hangs."""
         now = time.monotonic()
         with self._lock:
             # Not the result of a running count: it may be from before what the caller has seen.
             if not self._last.is_set() and now - self._began > COUNT_SECONDS:
-                return self._last
+                over = threading.Event()
+                over.set()
+                return over
             done = self._last = threading.Event()
             self._began = now
         work = partial(self._run, tuple(tables), now, done)
         threading.Thread(target=work, name="headrace-rows", daemon=True).start()
         return done
 
-    def rows(self, table: str, since: float) -> tuple[int | None, float]:
-        """Return the last count, and its age: 0 if it was asked for at `since` or later."""
+    def rows(self, table: str, since: float) -> tuple[int | None, float | None]:
+        """
+        Return the last count, and its age: 0 if it was asked for at `since` or later.
+
+        The age is None if nothing was counted yet.
+        """
         known = self._known.get(table)
         if known is None:
-            return None, 0.0
+            return None, None
         return known.rows, 0.0 if known.at >= since else time.monotonic() - known.at
 
     def _run(self, tables: Sequence[str], at: float, done: threading.Event) -> None:
@@ -191,8 +197,11 @@ class TableInfo:
     copy: CopyInfo | None = None
     """The running copy of the table; None if there is none."""
 
-    rows_age: float = 0.0
-    """Seconds since the rows were counted; not 0 only if the target does not answer."""
+    rows_age: float | None = 0.0
+    """
+    Seconds since the rows were counted; not 0 only if the target does not answer in time. None if
+    they were never counted.
+    """
 
 
 @dataclass(frozen=True, slots=True)

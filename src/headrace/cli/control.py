@@ -122,7 +122,7 @@ def explain(
         click.echo(answer["text"])
 
 
-# --- `headrace pause`, `resume`, `reload` and `reset` ----------------------------------------------
+# --- `headrace pause`, `resume`, `reload` and `reset` ---------------------------------------------
 
 _source = click.option("--source", metavar="SOURCE", help="All pipelines of this source.")
 _all = click.option("--all", "every", is_flag=True, help="All pipelines.")

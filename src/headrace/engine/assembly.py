@@ -61,6 +61,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         pending_reset=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
+        reconnect=state.options.reconnect,
     )
 
 
@@ -78,6 +79,7 @@ def pipeline_run(
         wall=time.time,
         ask_baseline=recording.ask_baseline,
         flush_times=recording.flush_times,
+        retries=state.options.retry,
         schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
     )

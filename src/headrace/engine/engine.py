@@ -24,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from headrace.capture.messages import Reset
+from headrace.capture.messages import ENDLESS, Reset, Retries
 from headrace.changelog.ranges import Moment
 from headrace.changelog.schema import TableSchema
 from headrace.config.units import duration
@@ -83,7 +83,8 @@ class Engine:
     `records` lists sources and tables to record even if no pipeline uses them. Without any
     pipeline, Spark is not started. `log` sets the retention of the change logs:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
-    `30s`.
+    `30s`. `retry` says how failed pipelines are tried again, and `reconnect` lost sources:
+    `headrace.Retries(max_attempts=10)`.
     """
 
     def __init__(
@@ -100,6 +101,8 @@ class Engine:
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
         shutdown_timeout: str | float = 30.0,
+        retry: Retries | None = None,
+        reconnect: Retries | None = None,
     ) -> None:
         taken = [(source, tuple(tables)) for source, tables in records]
         sources, names, self._misnamed = named(pipelines, [source for source, _ in taken])
@@ -112,6 +115,8 @@ class Engine:
             runner=runner,
             on_step=on_step or (lambda text: None),
             shutdown_timeout=_seconds(shutdown_timeout),
+            retry=retry or ENDLESS,
+            reconnect=reconnect or ENDLESS,
         )
         self._state = EngineState(options, list(pipelines), names, sources, taken)
 

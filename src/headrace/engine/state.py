@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
 from headrace.errors import NotRunning
@@ -51,6 +52,12 @@ class EngineOptions:
     on_step: Callable[[str], None]
     shutdown_timeout: float = 30.0
     """Seconds."""
+
+    retry: Retries = ENDLESS
+    """Of pipelines."""
+
+    reconnect: Retries = ENDLESS
+    """Of sources."""
 
 
 @dataclass(frozen=True, slots=True)

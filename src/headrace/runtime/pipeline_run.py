@@ -152,7 +152,7 @@ class PipelineRun:
             self._note_error(error)
             self._quiet_at = None
             self._attempts += 1
-            verdict = decide(error, self._attempts)
+            verdict = decide(error, self._attempts, self.context.retries)
             if isinstance(verdict, Again):
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.

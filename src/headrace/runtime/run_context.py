@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.pipeline.batch import Runner
@@ -43,6 +44,7 @@ class RunContext:
     flush_times: Callable[[int], tuple[float, float] | None]
     """When an index entry's first change was read, and when it was flushed."""
 
+    retries: Retries = ENDLESS
     schemas: Callable[[], Mapping[str, TableSchema] | None] = lambda: None
     """The tables that the pipeline starts with; None while neither source nor log can say."""
 

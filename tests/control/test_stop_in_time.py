@@ -12,7 +12,7 @@ import pytest
 
 from headrace.engine.engine import Engine
 from headrace.errors import WrongValue
-from headrace.runtime.threads import Limits
+from headrace.runtime.threads import StopLimits
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.support.arrow_runner import ArrowRunner
@@ -113,9 +113,9 @@ def test_a_pipeline_that_hangs_can_be_dropped(market: Market) -> None:
 
 
 def test_each_step_of_a_stop_leaves_time_for_the_ones_after_it() -> None:
-    limits = Limits(30.0)
+    limits = StopLimits(30.0)
     assert 0 < limits.next <= 15.0
-    assert Limits(0.0).next == 0.0
+    assert StopLimits(0.0).next == 0.0
     with pytest.raises(WrongValue):
         Engine(shutdown_timeout="0s")
 

@@ -54,7 +54,7 @@ from headrace.runtime.retention import stop_retention
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import SparkOptions, SparkWatchdog, spark_runner, with_needs
 from headrace.runtime.store import ProgressStore
-from headrace.runtime.threads import Drivers, Limits, call_within
+from headrace.runtime.threads import Drivers, StopLimits, call_within
 from headrace.storage.s3 import use_storage
 from headrace.targets.target import Target
 
@@ -149,7 +149,7 @@ class Engine:
         try:
             self._start()
         except BaseException:
-            self._end(Limits(self._state.options.shutdown_timeout))
+            self._end(StopLimits(self._state.options.shutdown_timeout))
             raise
         self._state.running = True
 
@@ -163,7 +163,7 @@ class Engine:
         """
         state = self._state
         state.running = False
-        limits = Limits(state.options.shutdown_timeout)
+        limits = StopLimits(state.options.shutdown_timeout)
         # A running `change` finishes first, or it would start parts that are never stopped.
         held = state.changing.acquire(timeout=limits.next)
         try:
@@ -276,7 +276,7 @@ class Engine:
         _log.info("started", step=text)
         self._state.options.on_step(text)
 
-    def _end(self, limits: Limits) -> None:
+    def _end(self, limits: StopLimits) -> None:
         """Stop what was started, in reverse order; then raise the first error."""
         undo, first = self._state.undo, None
         try:

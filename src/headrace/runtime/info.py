@@ -11,7 +11,6 @@ the wall clock, because commit times come from another process.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,8 +107,10 @@ class RowCounts:
     *Threads*: any.
     """
 
-    def __init__(self, count: Callable[[str], int | None]) -> None:
+    def __init__(self, count: Callable[[str], int | None], clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
         self._count = count
+        self._clock = clock
         self._lock = threading.Lock()
         self._last = threading.Event()
         self._last.set()
@@ -118,7 +119,7 @@ class RowCounts:
 
     def start(self, tables: Sequence[str]) -> threading.Event:
         """Begin to count; return what is set at the end, at once if the last count hangs."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             # Not the result of a running count: it may be from before what the caller has seen.
             if not self._last.is_set() and now - self._began > COUNT_SECONDS:
@@ -140,7 +141,7 @@ class RowCounts:
         known = self._known.get(table)
         if known is None:
             return None, None
-        return known.rows, 0.0 if known.at >= since else time.monotonic() - known.at
+        return known.rows, 0.0 if known.at >= since else self._clock() - known.at
 
     def _run(self, tables: Sequence[str], at: float, done: threading.Event) -> None:
         for table in tables:

@@ -87,7 +87,7 @@ class PipelineRun:
         self.tables = pipeline.tables
         self.target: Target = pipeline.target
         self.kind = self.target.traits.type
-        self.row_counts = RowCounts(self.target.row_count)
+        self.row_counts = RowCounts(self.target.row_count, context.clock)
         self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
         self.error_since: float | None = None

@@ -104,7 +104,7 @@ _AGAIN_SECONDS = 0.2
 """Between two attempts to cancel: a job that starts just after one is caught by the next."""
 
 
-class Limits:
+class StopLimits:
     """
     How long each of several steps may take, so that all of them end within a time.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.capture.messages import Retries
-from headrace.config.schema import node_of
+from headrace.config.schema import Plain, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
@@ -90,7 +90,7 @@ def test_pauses_grow_from_the_first_to_the_longest() -> None:
 
 
 def test_a_configuration_has_them_for_pipelines_and_for_sources() -> None:
-    text = {
+    text: Plain = {
         "sources": {"shop": {"type": "sqlite", "path": "shop.db", "record": ["orders"]}},
         "retry": {"max_attempts": 5, "first_pause": "1s"},
         "reconnect": {"longest_pause": "2m"},

@@ -217,7 +217,7 @@ class Engine:
         recording = state.recordings[source.name] = source_run(state, source)
         recording.start(recorder_of(state, recording))
         # A recorder that does not flush in time is killed, which loses nothing.
-        state.undo.append(partial(recording.stop, state.options.shutdown_timeout / 4))
+        state.undo.append(partial(recording.stop, state.options.shutdown_timeout / 2))
         self._step(f"recording {source.name}")
 
     def _start_pipelines(self) -> None:

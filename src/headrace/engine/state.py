@@ -23,7 +23,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.spark import SparkOptions, SparkWatchdog
+from headrace.runtime.spark import FROZEN_SECONDS, SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.files import Files
@@ -124,8 +124,11 @@ class EngineState:
 
     @property
     def spark_alive(self) -> bool:
-        """False if batches need Spark and it is dead, or does not answer."""
-        return self.watchdog is None or self.watchdog.alive
+        """False if batches need Spark and it is dead, or does not answer; never waits for it."""
+        last = self.watchdog
+        if last is None:
+            return True
+        return last.was_alive and last.clock() - last.checked_at < FROZEN_SECONDS
 
     # -- progress -------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class SparkWatchdog:
 
     A pipeline without changes would not notice, and the status must not be ready with a dead
     JVM (invariant 9). `on_change` is called when it died and when it runs again.
-    A check waits for the JVM, which may be frozen, so everybody else asks `alive`.
+    A check waits for the JVM, which may be frozen, so everybody else asks how the last one ended.
     """
 
     def __init__(
@@ -138,8 +138,10 @@ class SparkWatchdog:
     ) -> None:
         self._runner = runner
         self._on_change = on_change
-        self._clock = clock
-        self._was_alive, self._checked_at = True, clock()
+        self.clock = clock
+        self.was_alive, self.checked_at = True, clock()
+        """How the last check that ended did, and when."""
+
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
         self._thread.start()
@@ -149,16 +151,11 @@ class SparkWatchdog:
         self._over.set()
         self._thread.join(_STOP_SECONDS)
 
-    @property
-    def alive(self) -> bool:
-        """Whether Spark ran at the last check, and checks end; never waits."""
-        return self._was_alive and self._clock() - self._checked_at < FROZEN_SECONDS
-
     def _check(self, find: Callable[[], bool]) -> bool:
-        before = self.alive
-        self._was_alive = found = find()
-        self._checked_at = self._clock()
-        if before != found:
+        found = find()
+        changed = found != self.was_alive or self.clock() - self.checked_at >= FROZEN_SECONDS
+        self.was_alive, self.checked_at = found, self.clock()
+        if changed:
             self._on_change()
         return found
 

@@ -169,7 +169,7 @@ class Drivers:
         self._patience = patience
         self._abandon = abandon
         self._stopping = threading.Event()
-        self._keeper = threading.Thread(target=self._stopping.wait, name="headrace engine")
+        self._keep_alive = threading.Thread(target=self._stopping.wait, name="headrace engine")
         self._threads: list[tuple[PipelineRun, threading.Thread]] = []
         self._stepping: dict[str, threading.Lock] = {}
         self._leaving: list[PipelineRun] = []
@@ -178,7 +178,7 @@ class Drivers:
 
     def start(self, runs: Sequence[PipelineRun]) -> None:
         """Start a thread for each pipeline."""
-        self._keeper.start()
+        self._keep_alive.start()
         self.take(runs, runs)
 
     def take(self, runs: Sequence[PipelineRun], all_runs: Sequence[PipelineRun]) -> None:

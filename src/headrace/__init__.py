@@ -28,6 +28,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.capture.messages import Retries
     from headrace.capture.postgres.definition import postgres
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
@@ -70,6 +71,7 @@ __all__ = [
     "Position",
     "ReplayProgress",
     "Replayed",
+    "Retries",
     "Row",
     "RowTarget",
     "SourceInfo",
@@ -109,6 +111,7 @@ _MODULES = {
     "Position": "headrace.changelog.position",
     "ReplayProgress": "headrace.engine.replay",
     "Replayed": "headrace.engine.replay",
+    "Retries": "headrace.capture.messages",
     "Row": "headrace.tables.columns",
     "RowTarget": "headrace.targets.row_target",
     "SourceInfo": "headrace.runtime.info",

@@ -13,6 +13,7 @@ from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
 from headrace.runtime import model
+from headrace.runtime.threads import Drivers
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.support.arrow_runner import ArrowRunner
@@ -123,3 +124,35 @@ def test_a_stop_and_a_removal_end_it_at_once(market: Market) -> None:
         market.put("orders", 12)
         assert await_that(engine, lambda: engine.pipeline_info("orders").error is not None)
     assert {each.state for each in engine.pipelines()} == {"stopped"}
+
+
+@pytest.mark.meets("R36")
+def test_the_pauses_grow_while_entries_arrive_and_every_attempt_fails(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(model, "LONGEST_PAUSE", 32.0)
+    pauses: list[float] = []
+    turn, enough = threading.Semaphore(0), threading.Event()
+
+    def sit_out(log: object, seconds: float, called: object) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            enough.set()
+        turn.acquire(timeout=PATIENCE)
+
+    runner = Away("orders")
+    other = ScriptedTarget()
+    lame = market.pipeline(memory(), name="orders")
+    with market.engine(lame, market.pipeline(other, name="others"), runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        monkeypatch.setattr(Drivers, "_sit_out", staticmethod(sit_out))
+        runner.away.set()
+        for key in range(11, 20):
+            market.put("orders", key)
+            assert await_seen(lambda key=key: (key,) in other.rows("orders"))  # type: ignore[misc]
+            turn.release()
+        assert enough.wait(PATIENCE)
+        turn.release(100)
+        engine.stop()
+    assert pauses[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0]

@@ -16,7 +16,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals
 from headrace.targets.memory import memory
 from tests.support.mounting import read_only
-from tests.support.shop import PATIENCE, Shop
+from tests.support.shop import PATIENCE, Shop, await_that
 
 
 def refused(shop: Shop, *pipelines: Pipeline) -> list[str]:
@@ -68,12 +68,16 @@ def test_a_table_without_a_key_is_refused_and_nothing_is_left_running(shop: Shop
         assert engine.await_ready(PATIENCE)
 
 
-def test_a_locked_database_is_told_as_such(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_not_refused_but_waited_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database.connect, "__defaults__", (0.05,))
     shop.app.execute("begin immediate")
-    assert refused(shop, shop.pipeline(memory())) == ["capture.unreachable"]
-    shop.app.execute("rollback")
     with shop.engine(shop.pipeline(memory())) as engine:
+        assert await_that(engine, lambda: engine.source_info("shop").error_since is not None)
+        assert "locked" in engine.source_info("shop").reason
+        assert not engine.is_ready()
+        shop.app.execute("rollback")
         assert engine.await_ready(PATIENCE)
 
 

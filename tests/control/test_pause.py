@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.errors import CorruptSegment, JobCancelled, NotRunning, TargetError
+from headrace.errors import (
+    CorruptSegment,
+    InvalidConfiguration,
+    JobCancelled,
+    NotRunning,
+    SparkFailed,
+)
 from headrace.pipeline.batch import BatchFacts, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
@@ -254,13 +260,6 @@ def test_nothing_is_acknowledged_before_it_is_known_what_targets_need(market: Ma
         assert market.source.wait_until_acknowledged(PATIENCE)
 
 
-class Unopenable(ScriptedTarget):
-    """A target that is not there when the engine starts."""
-
-    def open(self, *arguments, **named):  # type: ignore[no-untyped-def]
-        raise TargetError("Not there")
-
-
 @pytest.mark.meets("R8")
 def test_a_start_that_fails_acknowledges_nothing(market: Market) -> None:
     target = ScriptedTarget()
@@ -271,19 +270,15 @@ def test_a_start_that_fails_acknowledges_nothing(market: Market) -> None:
         assert market.recorded(engine)
     reported = list(market.source.acknowledged)
 
-    class Slow(ArrowRunner):
-        """Leaves the recorder time to begin."""
+    class Broken(ArrowRunner):
+        """Fails after the recorder had time to begin."""
 
         def output(self, *arguments, **named):  # type: ignore[no-untyped-def]
             assert await_seen(lambda: engine.source_info("shop").state == "streaming")
-            return super().output(*arguments, **named)
+            raise SparkFailed("No plan")
 
-    engine = market.engine(
-        market.pipeline(Unopenable(), name="first"),
-        market.pipeline(target, name="orders"),
-        runner=Slow(),
-    )
-    with pytest.raises(TargetError):
+    engine = market.engine(market.pipeline(target, name="orders"), runner=Broken())
+    with pytest.raises(InvalidConfiguration):
         engine.start()
     assert market.source.acknowledged[len(reported) :] in ([], reported[-1:])
 

@@ -42,6 +42,7 @@ VERBS: list[list[str]] = [
     ["pause", "orders"],
     ["resume", "orders"],
     ["reload", "orders"],
+    ["reset", "shop", "--yes"],
 ]
 
 
@@ -191,6 +192,33 @@ def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
         assert "sources shop" in capsys.readouterr().err
         assert main.exit_code(["resume", "--source", "shop", "--data", "data"]) == 0
         assert engine.await_ready(patience())
+
+
+def test_a_source_is_reset_once_that_is_confirmed(
+    here: AtWork, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = here.engine.pipelines()[0].tables[0].baseline
+    shown = "orders would be copied again\n"
+    assert told(capsys, "reset", "shop", "--dry-run") == shown
+    (plan,) = lines_of(told(capsys, "reset", "shop", "--json"))
+    assert plan == {
+        "source": "shop", "asked": False, "done": False,
+        "tables": ["orders"], "pipelines": ["orders"],
+    }  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert main.exit_code(["reset", "shop"]) == 0
+    assert "Reset source shop?" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main.exit_code(["reset", "shop"]) == 2  # nobody answers
+    assert "--yes" in capsys.readouterr().err
+    assert here.engine.pipelines()[0].tables[0].baseline == before
+    wait = f"{patience():.0f}s"
+    assert (
+        told(capsys, "reset", "shop", "--yes", "--wait", wait) == f"{shown}source shop was reset\n"
+    )
+    assert here.engine.pipelines()[0].tables[0].baseline > before
+    assert main.exit_code(["reset", "nowhere", "--yes"]) == 2
+    assert "There is no source nowhere" in capsys.readouterr().err
 
 
 def test_a_reload_is_asked_for_or_waited_for(

@@ -341,6 +341,33 @@ def test_a_server_that_was_restored_from_an_older_copy_begins_a_new_epoch(
     assert found.gap.reason == "lineage"
 
 
+@pytest.mark.crash
+@pytest.mark.meets("R8", "P7")
+def test_an_engine_starts_while_the_server_is_down_and_shows_what_the_log_has(
+    alone: Followed,
+) -> None:
+    database, server = alone.database, alone.database.server
+    server.stop()
+    with alone.engine("orders") as engine:
+        wait_until(lambda: engine.source_info("shop").reason, PATIENCE, what="the reason")
+        assert engine.source_info("shop").state == "reconnecting"
+        assert not engine.is_ready()
+        server.start()
+        assert engine.await_ready(PATIENCE)
+        alone.await_mark(engine, 1000)
+    before = alone.in_memory("orders")
+    server.stop()
+    with alone.engine("orders") as engine:
+        shown = alone.memory
+        wait_until(lambda: shown.row_count("orders") == len(before), PATIENCE, what="the rows")
+        assert alone.in_memory("orders") == before
+        assert not engine.is_ready()
+        server.start()
+        database.execute("insert into orders values (1001, 'after')")
+        assert engine.await_ready(PATIENCE)
+        alone.await_mark(engine, 1002)
+
+
 @pytest.mark.meets("R1", "H1", "H4")
 @pytest.mark.parametrize("lost", ["log", ""])
 def test_without_its_log_everything_begins_anew(followed: Followed, lost: str) -> None:

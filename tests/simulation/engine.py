@@ -82,9 +82,14 @@ class ShakyStore(ProgressStore):
         super().set_paused(pipeline, paused)
         self._lose(done)
 
-    def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
+    def set_states(
+        self,
+        pipeline: str,
+        states: Mapping[str, tuple[str, int | None]],
+        reloads: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         done = self._fault()
-        super().set_states(pipeline, states)
+        super().set_states(pipeline, states, reloads)
         self._lose(done)
 
     def _fault(self) -> bool:

@@ -81,6 +81,14 @@ class Reload(OfPipeline, frozen=True):
     wait_seconds: float = 0.0
 
 
+class ResetRequest(OfSource, frozen=True):
+    """Which source; with `dry_run`, nothing is reset. How long to wait until it is ready."""
+
+    drop_publication: bool = False
+    dry_run: bool = False
+    wait_seconds: float = 0.0
+
+
 class Query(OfPipeline, frozen=True):
     """
     Which rows: by key, by lookup or by index, at most `limit` of them; with none of the three, the
@@ -149,6 +157,7 @@ class ControlService:
             "Pause": Verb(OfPipelines, self._pause),
             "Resume": Verb(OfPipelines, self._resume),
             "Reload": Verb(Reload, self._reload),
+            "Reset": Verb(ResetRequest, self._reset),
             "Explain": Verb(OfPipeline, self._explain),
             "Log": Verb(OfSource, self._log),
         }
@@ -290,6 +299,26 @@ class ControlService:
                 {"table": table, "done": each} for table, each in zip(tables, done, strict=True)
             ],
             **self._truth(self._engine.pipeline_info(info.name)),
+        }
+
+    def _reset(self, asked: ResetRequest) -> dict[str, Any]:
+        if self.phase == "starting":
+            self._running()
+        known = [info.name for info in self._engine.sources()]
+        if asked.source not in known:
+            raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(known))
+        pipelines = [info for info in self._pipelines() if info.source == asked.source]
+        tables = sorted({table.table for info in pipelines for table in info.tables})
+        done = False
+        if not asked.dry_run:
+            wait = max(0.0, asked.wait_seconds)
+            done = self._engine.reset_source(asked.source, asked.drop_publication, timeout=wait)
+        return {
+            "source": asked.source,
+            "asked": not asked.dry_run,
+            "done": done,
+            "tables": tables,
+            "pipelines": sorted(info.name for info in pipelines),
         }
 
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "recorder_pid": source.recorder_pid,
         "restarts": source.restarts,
         "error": _error(source.error),
+        "error_since": _rounded(source.error_since),
+        "newest": _rounded(source.newest),
         "copies": [copy_fields(copy) for copy in source.copies],
         "room": None
         if source.room is None
@@ -94,6 +96,7 @@ def pipeline_fields(
         "jobs": pipeline.jobs,
         "dead_letters": pipeline.dead_letters,
         "error": _error(pipeline.error),
+        "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
         "left_out": _errors(pipeline.left_out),
         "hops": {
@@ -124,6 +127,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
         "position": str(table.position),
         "baseline": table.baseline,
         "rows": table.rows,
+        "rows_age_seconds": _rounded(table.rows_age),
         "copy": None if table.copy is None else copy_fields(table.copy),
     }
 
@@ -158,7 +162,7 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
         return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
-    return "Spark is not running"
+    return "Spark is not running, or does not answer"
 
 
 def _message(error: HeadraceError | None) -> str:
@@ -217,13 +221,13 @@ class Rates:
     def stop(self) -> None:
         """Stop reading the counts."""
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_EVERY_SECONDS)
 
     def look(self) -> dict[str, float | None]:
         """Read the counts now; return the growth of each per second, None if not known yet."""
-        now = self._clock()
+        counts, now = list(self._counts()), self._clock()  # not locked: it may take a moment
         with self._lock:
-            return {name: self._rate(name, count, now) for name, count in self._counts()}
+            return {name: self._rate(name, count, now) for name, count in counts}
 
     def _rate(self, name: str, count: int, now: float) -> float | None:
         seen = self._seen.setdefault(name, deque())

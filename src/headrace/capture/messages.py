@@ -109,6 +109,27 @@ class StopRecorder(msgspec.Struct, frozen=True, tag="stop"):
     """Flush complete commits and exit."""
 
 
+class Retries(msgspec.Struct, frozen=True):
+    """How often, and with what pauses in seconds, a pipeline or a source is tried again."""
+
+    max_attempts: int | None = None
+    """After this many failures in a row it stops, until it is resumed; None: never."""
+
+    first_pause: float | None = None
+    """The first pause; each later one is twice as long. None: less than a second."""
+
+    longest_pause: float | None = None
+    """The limit of the pauses; None: 30 seconds."""
+
+    def exhausted(self, attempts: int) -> bool:
+        """Whether this number of failures in a row is the limit."""
+        return self.max_attempts is not None and attempts >= self.max_attempts
+
+
+ENDLESS = Retries()
+"""The default: it is tried again until it succeeds."""
+
+
 class Setup(msgspec.Struct, frozen=True, tag="setup"):
     """The first frame to a recorder, with everything it needs."""
 
@@ -134,6 +155,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
 
     selections: tuple[tuple[str, ...], ...] = ()
     """Lists of patterns: tables that match one of them are recorded, too."""
+
+    reconnect: Retries = ENDLESS
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -273,6 +296,12 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
     left_out: dict[str, Failed]
 
 
+class TablesDescribed(msgspec.Struct, frozen=True, tag="described"):
+    """Every table that is recorded, at each connection: the engine may have started without it."""
+
+    tables: tuple[FoundTable, ...]
+
+
 Command: TypeAlias = (
     FlushNow
     | Acknowledge
@@ -290,6 +319,7 @@ Report: TypeAlias = (
     | StateReport
     | BaselineProgress
     | CopyPlanned
+    | TablesDescribed
     | TablesFound
     | Warned
     | Failed

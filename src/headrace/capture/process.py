@@ -34,6 +34,7 @@ import msgspec
 import headrace
 from headrace.capture.messages import (
     COMMANDS,
+    ENDLESS,
     REPORTS,
     Acknowledge,
     Channel,
@@ -44,6 +45,7 @@ from headrace.capture.messages import (
     MaintainLog,
     Report,
     Reset,
+    Retries,
     Setup,
     Started,
     StateReport,
@@ -158,7 +160,12 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=_listen, args=(channel, inbox, source, done), daemon=True).start()
     threading.Thread(target=_look, args=(parent, inbox, source, done), daemon=True).start()
     recorder = Recorder(
-        source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
+        source,
+        log_opener(setup, source),
+        setup.tables,
+        time.monotonic,
+        setup.selections,
+        setup.reconnect,
     )
     channel.send(Started(os.getpid()))
     run(recorder, inbox, channel.send)
@@ -386,7 +393,12 @@ class RecorderThread:
         self._on_report = on_report
         self._name = setup.name
         self._recorder = recorder or Recorder(
-            source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
+            source,
+            log_opener(setup, source),
+            setup.tables,
+            time.monotonic,
+            setup.selections,
+            setup.reconnect,
         )
         self._inbox = Inbox()
         if (reset := pending_reset()) is not None:
@@ -451,6 +463,7 @@ def start_recorder(
     pending_reset: PendingReset = no_reset,
     selections: Sequence[Sequence[str]] = (),
     baselines: int = 0,
+    reconnect: Retries = ENDLESS,
 ) -> RunningRecorder:
     """
     Start recording `tables` of a source into the data directory `data`, or into `storage`.
@@ -471,6 +484,7 @@ def start_recorder(
         reader=reader or reader_of(spec.name, where),
         baselines=baselines,
         selections=tuple(tuple(patterns) for patterns in selections),
+        reconnect=reconnect,
     )
     recorder: RunningRecorder
     if how == "thread":

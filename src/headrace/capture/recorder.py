@@ -37,6 +37,7 @@ from typing import cast
 from headrace.capture.baselines import BaselineRequests
 from headrace.capture.log_maintenance import HOLD_SECONDS, LogMaintenance
 from headrace.capture.messages import (
+    ENDLESS,
     Acknowledge,
     Command,
     CopyDone,
@@ -44,12 +45,15 @@ from headrace.capture.messages import (
     Failed,
     Flushed,
     FlushNow,
+    FoundTable,
     LagReport,
     MaintainLog,
     Report,
     Reset,
+    Retries,
     StateReport,
     StopRecorder,
+    TablesDescribed,
     TakeBaseline,
     Warned,
 )
@@ -107,6 +111,7 @@ class Recorder:
         tables: Sequence[str],
         clock: Callable[[], float],
         selections: Sequence[Sequence[str]] = (),
+        reconnect: Retries = ENDLESS,
     ) -> None:
         self.done = False
         self.on_report: Callable[[Report], object] | None = None
@@ -133,7 +138,12 @@ class Recorder:
         self._state = ""
         self._reports: list[Report] = []
         self._retry_at = clock()
-        self._pause = FIRST_PAUSE_SECONDS
+        self._reconnect = reconnect
+        self._pause = self._first_pause = (
+            FIRST_PAUSE_SECONDS if reconnect.first_pause is None else reconnect.first_pause
+        )
+        self._lost = 0
+        """How often the source could not be read, since it was read last."""
         self._credit = False
         self._first_pending: float | None = None
         self._unwritten = False
@@ -178,7 +188,10 @@ class Recorder:
             try:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
+                self._lost += 1
                 self._lose(error.message, "reconnecting")
+                if self._reconnect.exhausted(self._lost) and not self.done:
+                    self._fail(error)
             except StorageError as error:
                 self._lose_log(error)
             except CredentialsRefused as error:
@@ -212,7 +225,7 @@ class Recorder:
             changes = self._source.read(READ_ROWS, self._patience(wait))
             if not self._unwritten:
                 # Only now has it succeeded: a source may open and then fail to read.
-                self._pause = FIRST_PAUSE_SECONDS
+                self._pause, self._lost = self._first_pause, 0
             if self._has_notices():
                 # Before what was read: readers of the log must see the notices first.
                 self._write_notices(log)
@@ -468,7 +481,7 @@ class Recorder:
                 self._maintenance.take(command)
             case Reset():
                 self._resetting = command
-                self._pause = FIRST_PAUSE_SECONDS
+                self._pause, self._lost = self._first_pause, 0
                 self._lose("Reset was requested: all tables are copied again", "resetting")
             case StopRecorder():
                 if self._log is not None:
@@ -523,6 +536,7 @@ class Recorder:
         described = self._selection.all()
         log.describe(described)
         self._copies.keep(described)
+        self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
         self._report_found()
         if not described:
             # No table matches a pattern yet: there is nothing to open.
@@ -627,7 +641,9 @@ class Recorder:
         self._first_pending = None
         self._move(state, reason)
         self._retry_at = self._clock() + self._pause
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        longest = self._reconnect.longest_pause
+        longest = LONGEST_PAUSE_SECONDS if longest is None else longest
+        self._pause = min(self._pause * 2, longest)
 
     def _lose_log(self, error: StorageError) -> None:
         """Stop appending; the log is opened again from its index and continues after it (R36)."""

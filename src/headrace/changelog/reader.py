@@ -488,6 +488,11 @@ class LogReader:
             return Position.parse(last)
 
     @property
+    def newest(self) -> int | None:
+        """The latest commit time in the log, in microseconds since 1970; None if it has none."""
+        return self._history.high_time or None
+
+    @property
     def size(self) -> int:
         """Bytes of all files that the index names."""
         return self._history.size

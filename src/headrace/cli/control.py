@@ -1,8 +1,9 @@
 """
-`headrace apply`, `explain`, `pause`, `resume` and `reload`: commands to a running engine.
+`headrace apply`, `explain`, `pause`, `resume`, `reload` and `reset`: commands to a running engine.
 
 `apply` applies an edited configuration without a restart. `explain` shows how Spark ran a
-pipeline's last batch. The others pause or resume pipelines, or copy their tables again.
+pipeline's last batch. The others pause or resume pipelines, copy their tables again, or start
+over with a source.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def apply(
     _same_file(config, answer["config"])
     if not as_json:
         _show(answer)
-    do_it = answer["now"] and not dry_run and (yes or (not as_json and _confirmed()))
+    asks = not as_json and not yes and not dry_run
+    do_it = answer["now"] and (_confirmed("Apply these changes?") if asks else yes and not dry_run)
     if do_it:
         answer = control.call("Apply", plan=answer["plan"])
     if as_json:
@@ -90,9 +92,9 @@ def _same_file(config: Path | None, read: str) -> None:
         )
 
 
-def _confirmed() -> bool:
+def _confirmed(question: str) -> bool:
     try:
-        return click.confirm("Apply these changes?", default=False)
+        return click.confirm(question, default=False)
     except click.Abort:
         if sys.stdin.isatty():
             raise
@@ -120,7 +122,7 @@ def explain(
         click.echo(answer["text"])
 
 
-# --- `headrace pause`, `resume` and `reload` ------------------------------------------------------
+# --- `headrace pause`, `resume`, `reload` and `reset` ---------------------------------------------
 
 _source = click.option("--source", metavar="SOURCE", help="All pipelines of this source.")
 _all = click.option("--all", "every", is_flag=True, help="All pipelines.")
@@ -225,6 +227,60 @@ def reload(
         if not done and not answer["ready"]:
             caution(pipeline, answer)
     return NOT_READY if wait is not None and not done else errors.DONE
+
+
+@click.command(short_help="Start over with a source: copy all its tables again.")
+@click.argument("source")
+@engine_options
+@click.option("--drop-publication", is_flag=True, help="PostgreSQL: drop the publication, too.")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied again, and reset nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--wait",
+    metavar="DURATION",
+    callback=as_optional_seconds,
+    help="Wait up to this long; exit code 3 if it is not done.",
+)
+@json_option
+def reset(
+    source: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    drop_publication: bool,
+    dry_run: bool,
+    yes: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """
+    Remove Headrace's objects from SOURCE and start over.
+
+    For PostgreSQL these are the slot, and the publication with --drop-publication; for SQLite the
+    triggers and their tables. All tables are copied again. Readers see the old rows until the new
+    ones replace them; a failed source is started again. Shows what would be copied, and asks
+    before doing it. --json does not ask, and resets only with --yes.
+    """
+    control = reach(config, sets, data)
+    answer = control.call("Reset", source=source, dry_run=True)
+    if not as_json:
+        for table in answer["tables"]:
+            click.echo(f"{table} would be copied again")
+    asks = not as_json and not yes and not dry_run
+    if _confirmed(f"Reset source {source}?") if asks else yes and not dry_run:
+        answer = control.call(
+            "Reset",
+            answer_seconds=60.0 + (wait or 0.0),
+            source=source,
+            drop_publication=drop_publication,
+            wait_seconds=wait or 0.0,
+        )
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif answer["asked"]:
+        click.echo(f"source {source} {'was reset' if answer['done'] else 'is being reset'}")
+        click.echo("  next: headrace status", err=True)
+    return NOT_READY if wait is not None and answer["asked"] and not answer["done"] else errors.DONE
 
 
 def _chosen(pipeline: str | None, source: str | None, *, every: bool) -> dict[str, Any]:

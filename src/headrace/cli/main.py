@@ -20,7 +20,7 @@ from headrace.cli import errors
 from headrace.cli.cluster import cluster
 from headrace.cli.common import version
 from headrace.cli.config import config, validate
-from headrace.cli.control import apply, explain, pause, reload, resume
+from headrace.cli.control import apply, explain, pause, reload, reset, resume
 from headrace.cli.dead_letters import dead_letters
 from headrace.cli.demo.command import demo
 from headrace.cli.doctor import doctor
@@ -88,6 +88,7 @@ headrace.add_command(explain)
 headrace.add_command(pause)
 headrace.add_command(query)
 headrace.add_command(reload)
+headrace.add_command(reset)
 headrace.add_command(resume)
 headrace.add_command(run_command)
 headrace.add_command(sqlite)

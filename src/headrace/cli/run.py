@@ -108,9 +108,16 @@ def rows_text(report: Mapping[str, Any]) -> str:
     count = len(pipelines) or len(sources)
     what = "pipeline" if pipelines else "source"
     known = [each["rows"] for each in pipelines if each["rows"] is not None]
-    rows = f", {sum(known):,} rows" if known else ""
+    least = "" if all_counted(report) else "at least "
+    rows = f", {least}{sum(known):,} rows" if known else ""
     only_capture = "" if pipelines else ", capture only"
     return f"ready: {count} {what}{'' if count == 1 else 's'}{rows}{only_capture}"
+
+
+def all_counted(report: Mapping[str, Any]) -> bool:
+    """Whether the rows of every table were counted for this report."""
+    tables = (table for each in report["pipelines"] for table in each["tables"])
+    return all(table.get("rows_age_seconds", 0) == 0 for table in tables)
 
 
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
@@ -296,6 +303,9 @@ class JsonView:
 STARTING_SECONDS = 0.2
 RUNNING_SECONDS = 1.0
 
+_COUNT_LOOKS = 25
+"""After so many statuses it is said to be ready although a target does not count its rows."""
+
 START_SECONDS = 120.0
 """How long to wait for a start to finish if the end was requested meanwhile."""
 
@@ -459,14 +469,17 @@ class EngineRun:
         """Run until the end is requested; return the exit code. Raises what the start raised."""
         report: dict[str, Any] = {}
         with self._running:
-            seen_ready = False
+            seen_ready, looks = False, 0
             while not self._ending.wait(RUNNING_SECONDS if seen_ready else STARTING_SECONDS):
                 report = self._look()
-                if report["ready"] and not seen_ready:
-                    seen_ready = True
+                looks += report["ready"] and not seen_ready
+                if looks and report["ready"] and (all_counted(report) or looks > _COUNT_LOOKS):
+                    seen_ready, looks = True, 0
                     self._view.ready(report)
             if self._running.started:
                 report = self._look()
+        for text in self._running.steps():
+            self._view.step(text)  # what did not stop
         self._view.stopped(report)
         return errors.FAILED if failures(report) else errors.DONE
 

@@ -129,7 +129,9 @@ def remarks(
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
             why = source["reason"] or (source["error"] or {}).get("message", "")
-            yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
+            yield _remark(
+                f"{name} {state_phrase(source['state'])}{_since(source)}", why, source["error"]
+            )
         elif source["reason"]:
             yield Remark(f"{name} is behind", source["reason"])
         yield from _left_out(name, source["left_out"])
@@ -150,7 +152,9 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
     name = f"pipeline {each['name']}"
     if each["error"]:
         yield _remark(
-            f"{name} {state_phrase(each['state'])}", each["error"]["message"], each["error"]
+            f"{name} {state_phrase(each['state'])}{_since(each)}",
+            each["error"]["message"],
+            each["error"],
         )
     elif each["reason"] and not each["reason"].startswith("source "):
         yield _remark(f"{name} {state_phrase(each['state'])}", each["reason"], None)
@@ -164,6 +168,19 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
             remedy=command("dead-letters", "list", each["name"]),
         )
     yield from _left_out(name, each["left_out"])
+
+
+def _since(each: Mapping[str, Any]) -> str:
+    """Return since when a source or a pipeline is in error, and of when the log's rows are."""
+    if (since := each.get("error_since")) is None:
+        return ""
+    newest = each.get("newest")
+    rows = "" if newest is None else f", its newest change is of {_moment(newest)}"
+    return f" since {_moment(since)}{rows}"
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:

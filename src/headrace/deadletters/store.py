@@ -235,6 +235,9 @@ FOLDER = "dead-letters"
 """Their folder in a data directory, with a folder for each pipeline."""
 
 
+_COUNT_SECONDS = 0.05
+"""How long a count waits for a write."""
+
 _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
 
 
@@ -254,6 +257,7 @@ class DeadLetterStore:
         self._lock = RLock()
         self._last = 0
         self._ledger = Ledger()
+        self._counted = 0
         self.written = False
         """Whether there may be dead letters, superseded or not. If False, no key is held."""
         self._doubtful = False
@@ -362,9 +366,17 @@ class DeadLetterStore:
 
     @property
     def count(self) -> int:
-        """The number of dead letters that are not superseded."""
-        with self._sure():
-            return len(self._ledger.chosen(None, superseded=False))
+        """
+        The number of dead letters that are not superseded.
+
+        Reads nothing, and does not wait for a write, which may hang: then it is the last number.
+        """
+        if self._lock.acquire(timeout=_COUNT_SECONDS):
+            try:
+                self._counted = len(self._ledger.chosen(None, superseded=False))
+            finally:
+                self._lock.release()
+        return self._counted
 
     def keys(self, with_new: Sequence[NewDeadLetter] = ()) -> int:
         """Return the number of held keys of all tables, including those of `with_new`."""

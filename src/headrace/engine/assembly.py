@@ -45,7 +45,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
-    recording.on_lost = partial(state.nudge, name)
+    recording.on_lost = recording.on_described = partial(state.nudge, name)
     return recording
 
 
@@ -68,6 +68,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         pending_reset=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
+        reconnect=state.options.reconnect,
     )
 
 
@@ -85,18 +86,21 @@ def pipeline_run(
         wall=time.time,
         ask_baseline=recording.ask_baseline,
         flush_times=recording.flush_times,
+        retries=state.options.retry,
+        schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)
 
 
-def prepare(state: EngineState, runs: Iterable[PipelineRun]) -> None:
-    """Compile the plans of pipelines; raise all errors together."""
+def prepare(runs: Iterable[PipelineRun]) -> None:
+    """Compile the plans of pipelines whose tables are known; raise all errors together."""
     with collected_errors() as errors:
         for run in runs:
             with errors:
-                run.prepare(state.tables.schemas_for(run))
+                if (schemas := run.context.schemas()) is not None:
+                    run.prepare(schemas)
 
 
 def maintain_logs(state: EngineState) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from headrace.errors import BadName, HeadraceError, InvalidConfiguration
+from headrace.errors import BadName, HeadraceError, InvalidConfiguration, SourceUnreachable
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -66,10 +66,13 @@ def checked_schemas(
     pipelines: Sequence[Pipeline],
     misnamed: Sequence[HeadraceError],
     selections: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    away: dict[str, HeadraceError] | None = None,
 ) -> dict[str, TableSchema]:
     """
     Return the schema of every `source/table`: the named ones, and those that `selections` choose.
 
+    A source that cannot be reached is added to `away` with the error, if that is given: nothing is
+    known of it then, and nothing is wrong with the configuration.
     Raises `InvalidConfiguration` with all errors in names, sources, tables and plans.
     """
     schemas: dict[str, TableSchema] = {}
@@ -77,6 +80,9 @@ def checked_schemas(
         errors.found += misnamed
         for name, source in sources.items():
             found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))
+            if away is not None and wrong and all(isinstance(e, SourceUnreachable) for e in wrong):
+                away[name] = wrong[0]
+                continue
             errors.found += wrong
             schemas |= {f"{name}/{table}": schema for table, schema in found.items()}
         for pipeline in pipelines:

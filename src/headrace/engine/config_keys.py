@@ -204,6 +204,25 @@ _LOG = (
     ),
 )
 
+_RETRIES = (
+    Key(
+        "max_attempts",
+        Integer(1),
+        "After this many failures in a row it stops, until it is resumed (default: never).",
+    ),
+    Key("first_pause", Duration(), "The first pause; each later one is twice as long."),
+    Key("longest_pause", Duration(), "The limit of the pauses.", default="30s"),
+)
+
+_SHUTDOWN = (
+    Key(
+        "timeout",
+        Duration(),
+        "How long a stop may take; what has not ended by then is named and left behind.",
+        default="30s",
+    ),
+)
+
 _SECRETS = (
     Key(
         "inline",
@@ -230,5 +249,8 @@ KEYS = (
     Key("pipelines", Entries(Section(_PIPELINE), "ID"), "The pipelines, by id.", default={}),
     Key("spark", Section(_SPARK), "The Spark session that Headrace starts.", default={}),
     Key("log", Section(_LOG), "Retention and size of the change log.", default={}),
+    Key("retry", Section(_RETRIES), "How a failed pipeline is tried again.", default={}),
+    Key("reconnect", Section(_RETRIES), "How a lost source is tried again.", default={}),
+    Key("shutdown", Section(_SHUTDOWN), "The end of the engine.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),
 )

@@ -24,9 +24,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from headrace.capture.messages import Reset
+from headrace.capture.messages import ENDLESS, Reset, Retries
 from headrace.changelog.ranges import Moment
 from headrace.changelog.schema import TableSchema
+from headrace.config.units import duration
 from headrace.deadletters.letter import DeadLetter
 from headrace.engine import status
 from headrace.engine.assembly import (
@@ -40,7 +41,7 @@ from headrace.engine.checks import checked_schemas, named
 from headrace.engine.reconfigure import change_pipelines
 from headrace.engine.replay import OnProgress, Replayed, replay_pipeline
 from headrace.engine.state import DataDirectory, EngineOptions, EngineState
-from headrace.errors import BadTransform, NotRunning, SourceRefused, UnknownTable
+from headrace.errors import BadTransform, NotRunning, SourceRefused, UnknownTable, WrongValue
 from headrace.extras import require
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
@@ -53,7 +54,7 @@ from headrace.runtime.retention import stop_retention
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import SparkOptions, SparkWatchdog, spark_runner, with_needs
 from headrace.runtime.store import ProgressStore
-from headrace.runtime.threads import Drivers
+from headrace.runtime.threads import Drivers, StopLimits, call_within
 from headrace.storage.s3 import use_storage
 from headrace.targets.target import Target
 
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
-_STOP_SECONDS = 30.0
-"""How long a recorder may take to flush its last changes before it is killed."""
+_OPEN_SECONDS = 30.0
+"""How long a start waits for targets that are being opened; they may take longer."""
 
 _log = logger(__name__)
 
@@ -81,7 +82,9 @@ class Engine:
 
     `records` lists sources and tables to record even if no pipeline uses them. Without any
     pipeline, Spark is not started. `log` sets the retention of the change logs:
-    `headrace.log(keep="24h", cap="10GB")`.
+    `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
+    `30s`. `retry` says how failed pipelines are tried again, and `reconnect` lost sources:
+    `headrace.Retries(max_attempts=10)`.
     """
 
     def __init__(
@@ -97,6 +100,9 @@ class Engine:
         recorder: Literal["process", "thread"] = "process",
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
+        shutdown_timeout: str | float = 30.0,
+        retry: Retries | None = None,
+        reconnect: Retries | None = None,
     ) -> None:
         taken = [(source, tuple(tables)) for source, tables in records]
         sources, names, self._misnamed = named(pipelines, [source for source, _ in taken])
@@ -108,6 +114,9 @@ class Engine:
             recorder=recorder,
             runner=runner,
             on_step=on_step or (lambda text: None),
+            shutdown_timeout=_seconds(shutdown_timeout),
+            retry=retry or ENDLESS,
+            reconnect=reconnect or ENDLESS,
         )
         self._state = EngineState(options, list(pipelines), names, sources, taken)
 
@@ -129,6 +138,9 @@ class Engine:
         """
         Start everything; return when all plans are compiled and every pipeline is running.
 
+        A target that cannot be opened puts its own pipeline in error, and is tried again. The
+        pipelines of a source that cannot be reached serve what its log has, if it has something,
+        and are not ready.
         Raises `InvalidConfiguration` with every error found, and leaves nothing running.
         Raises `NotInstalled` if there are pipelines and Spark is not installed.
         """
@@ -137,21 +149,35 @@ class Engine:
         try:
             self._start()
         except BaseException:
-            self._end()
+            self._end(StopLimits(self._state.options.shutdown_timeout))
             raise
         self._state.running = True
 
     def stop(self) -> None:
-        """Stop everything in order; applied and recorded changes are kept. May be called twice."""
-        self._state.running = False
+        """
+        Stop everything in order; applied and recorded changes are kept. May be called twice.
+
+        Returns within `shutdown_timeout`. What does not end by then, such as a target's write that
+        hangs, is named in the log file, and left behind on a daemon thread: its batch is delivered
+        again after the next start.
+        """
+        state = self._state
+        state.running = False
+        limits = StopLimits(state.options.shutdown_timeout)
         # A running `change` finishes first, or it would start parts that are never stopped.
-        with self._state.changing:
-            self._end()
+        held = state.changing.acquire(timeout=limits.next)
+        try:
+            self._end(limits)
+        finally:
+            if held:
+                state.changing.release()
 
     def _start(self) -> None:
         state = self._state
         self._check()
         self._open_directory()
+        for name, error in state.tables.away.items():
+            self._step(f"source {name} is away: {error.message}")
         for source in state.sources.values():
             self._record(source)
         state.tables.ask_baselines(state.recordings)
@@ -163,6 +189,7 @@ class Engine:
 
     def _check(self) -> None:
         state, tables = self._state, self._state.tables
+        tables.away.clear()
         if state.pipelines and state.options.runner is None:
             require("spark", "A pipeline")
         tables.schemas = checked_schemas(
@@ -171,6 +198,7 @@ class Engine:
             state.pipelines,
             self._misnamed,
             {name: tables.selections(name) for name in state.sources},
+            tables.away,
         )
 
     def _open_directory(self) -> None:
@@ -188,7 +216,8 @@ class Engine:
         state = self._state
         recording = state.recordings[source.name] = source_run(state, source)
         recording.start(recorder_of(state, recording))
-        state.undo.append(partial(recording.stop, _STOP_SECONDS))
+        # A recorder that does not flush in time is killed, which loses nothing.
+        state.undo.append(partial(recording.stop, state.options.shutdown_timeout / 2))
         self._step(f"recording {source.name}")
 
     def _start_pipelines(self) -> None:
@@ -201,19 +230,29 @@ class Engine:
             pipeline_run(state, name, pipeline, state.recordings[pipeline.source.name])
             for name, pipeline in zip(state.names, state.pipelines, strict=True)
         ]
-        prepare(state, state.runs)
+        prepare(state.runs)
         self._step("pipelines compiled")
         # Each target is closed by a call of its own: an error in one does not keep another open.
         state.undo.extend(run.close for run in state.runs)
+        # All progress is known before the first one runs and before anything is acknowledged, or
+        # the source would discard what a target still needs (invariant 1). The targets are opened
+        # by the pipelines' own threads: one that cannot be opened keeps nothing else from running.
         for run in state.runs:
-            run.open()
-        # All are opened before the first one runs and before anything is acknowledged: what a
-        # target still needs is not known until it is open, and the source would discard it
-        # (invariant 1).
-        drivers = state.drivers = Drivers(state.recordings, state.notify, state.acknowledge)
+            run.recall()
+        drivers = state.drivers = Drivers(
+            state.recordings,
+            state.notify,
+            state.acknowledge,
+            patience=state.options.shutdown_timeout / 3,
+            abandon=lambda run: self._abandon(f"pipeline {run.name}"),
+        )
         state.undo.append(state.acknowledge)
         state.undo.append(drivers.stop)
         drivers.start(state.runs)
+        state.readiness.wait_for(lambda: all(map(_was_tried, state.runs)), _OPEN_SECONDS)
+        for run in state.runs:
+            if not _was_tried(run):
+                _log.warning("target is not open yet", pipeline=run.name)
         for recording in state.recordings.values():
             recording.on_found()
 
@@ -223,7 +262,8 @@ class Engine:
         session = state.options.session
         runner = state.spark = spark_runner(directory.path, directory.files, session, options)
         state.undo.append(runner.stop)
-        state.undo.append(SparkWatchdog(runner, self._spark_moved).stop)
+        watchdog = state.watchdog = SparkWatchdog(runner, self._spark_moved)
+        state.undo.append(watchdog.stop)
         self._step("Spark is ready")
         return runner
 
@@ -236,14 +276,16 @@ class Engine:
         _log.info("started", step=text)
         self._state.options.on_step(text)
 
-    def _end(self) -> None:
+    def _end(self, limits: StopLimits) -> None:
         """Stop what was started, in reverse order; then raise the first error."""
         undo, first = self._state.undo, None
         try:
             while undo:
                 call = undo.pop()
                 try:
-                    call()
+                    if call_within(limits.next, call):
+                        continue
+                    self._abandon(_part(call))
                 except Exception as error:  # noqa: BLE001 - the first is raised below
                     # Targets are user code and may raise anything. The rest must still be
                     # stopped, or a recorder would outlive its engine.
@@ -252,6 +294,10 @@ class Engine:
             self._state.readiness.ended()
         if first is not None:
             raise first
+
+    def _abandon(self, part: str) -> None:
+        _log.error("stop did not wait any longer", left=part)
+        self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
     # -- control --------------------------------------------------------------------------
 
@@ -457,6 +503,26 @@ class Engine:
         if spark is None:
             raise NotRunning("The engine runs without Spark", pipeline=pipeline)
         return spark.explain(run.prepared)
+
+
+def _seconds(given: str | float) -> float:
+    found = duration(given) if isinstance(given, str) else float(given)
+    if found <= 0:
+        raise WrongValue("shutdown_timeout must be greater than 0", given=given)
+    return found
+
+
+def _part(call: Callable[[], None]) -> str:
+    """Return what a call that stops something belongs to, for people."""
+    of = getattr(getattr(call, "func", call), "__self__", None)
+    if isinstance(of, PipelineRun):
+        return f"the target of pipeline {of.name}"
+    return f"source {of.name}" if isinstance(of, SourceRun) else type(of).__name__
+
+
+def _was_tried(run: PipelineRun) -> bool:
+    """Whether the target was opened, or that has failed once, or has to wait for the source."""
+    return run.opened or not run.recalled or run.error is not None or run.failed
 
 
 def _ask_reload(

@@ -92,6 +92,9 @@ class EngineConfig:
     pipelines: Mapping[str, Values] = field(repr=False)
     spark: SparkSection = field(repr=False)
     log: Values = field(repr=False)
+    shutdown_timeout: float
+    retry: Values = field(repr=False)
+    reconnect: Values = field(repr=False)
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""
 
@@ -100,6 +103,7 @@ class EngineConfig:
 
     def engine(self, **overrides: Any) -> Engine:
         """Return an engine that is not started; `overrides` are arguments of `Engine`."""
+        from headrace.capture.messages import Retries
         from headrace.engine.engine import Engine
         from headrace.runtime.info import LogOptions
 
@@ -111,6 +115,9 @@ class EngineConfig:
             "spark_ui": self.spark.ui,
             "spark_events": self.spark.events,
             "log": LogOptions(**self.log),
+            "shutdown_timeout": self.shutdown_timeout,
+            "retry": Retries(**self.retry),
+            "reconnect": Retries(**self.reconnect),
         }
         return Engine(*built.pipelines, **{**given, **overrides})
 
@@ -173,6 +180,9 @@ def configured(tree: Node) -> EngineConfig:
         values["pipelines"],
         SparkSection(conf, spark["ui"], spark["events"]),
         values["log"],
+        values["shutdown"]["timeout"],
+        values["retry"],
+        values["reconnect"],
         tuple(warnings),
         tree,
     )

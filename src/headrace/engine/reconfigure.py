@@ -190,6 +190,8 @@ class _Change:
             {name: [e.patterns for e in mine if e.patterns] for name, mine in of.items()},
         )
         state.tables.schemas |= schemas
+        for name in asked:
+            state.tables.away.pop(name, None)
         return new, sources
 
     def _planned(
@@ -200,7 +202,7 @@ class _Change:
             pipeline_run(state, name, pipeline, recordings[pipeline.source.name])
             for name, pipeline in zip(names, add, strict=True)
         ]
-        prepare(state, runs)
+        prepare(runs)
         return runs
 
     def _end(self, run: PipelineRun, mode: str | None) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
 from headrace.errors import NotRunning
@@ -22,7 +23,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.spark import SparkOptions
+from headrace.runtime.spark import FROZEN_SECONDS, SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.files import Files
@@ -49,6 +50,14 @@ class EngineOptions:
     """Computes batches instead of Spark; None for Spark."""
 
     on_step: Callable[[str], None]
+    shutdown_timeout: float = 30.0
+    """Seconds."""
+
+    retry: Retries = ENDLESS
+    """Of pipelines."""
+
+    reconnect: Retries = ENDLESS
+    """Of sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,9 @@ class EngineState:
         """None while there is no pipeline."""
 
         self.spark: SparkRunner | None = None
+        self.watchdog: SparkWatchdog | None = None
+        """Checks that Spark; None without one."""
+
         self.drivers: Drivers | None = None
         self.running = False
         self.changing = threading.RLock()
@@ -112,8 +124,11 @@ class EngineState:
 
     @property
     def spark_alive(self) -> bool:
-        """False if batches need Spark and it is dead."""
-        return self.spark is None or self.spark.alive
+        """False if batches need Spark and it is dead, or does not answer; never waits for it."""
+        last = self.watchdog
+        if last is None:
+            return True
+        return last.was_alive and last.clock() - last.checked_at < FROZEN_SECONDS
 
     # -- progress -------------------------------------------------------------------------
 

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import NotRunning, UnknownTable
-from headrace.runtime.info import CopyInfo, LogInfo, PipelineInfo, SourceInfo, TableInfo
+from headrace.runtime.info import (
+    COUNT_SECONDS,
+    CopyInfo,
+    LogInfo,
+    PipelineInfo,
+    SourceInfo,
+    TableInfo,
+)
 from headrace.runtime.model import Member
 from headrace.runtime.new_tables import takes
 from headrace.runtime.pipeline_run import PipelineRun
@@ -135,13 +142,13 @@ class Readiness:
 
 
 def pipelines(state: EngineState) -> tuple[PipelineInfo, ...]:
-    """Return the info of every pipeline."""
-    return tuple(_info(state, run) for run in list(state.runs) if run.source in state.recordings)
+    """Return the info of every pipeline; never waits long, whatever a target does."""
+    return _infos(state, [run for run in list(state.runs) if run.source in state.recordings])
 
 
 def pipeline_info(state: EngineState, name: str) -> PipelineInfo:
     """Return the info of one pipeline."""
-    return _info(state, state.run_of(name))
+    return _infos(state, [state.run_of(name)])[0]
 
 
 def sources(state: EngineState) -> tuple[SourceInfo, ...]:
@@ -197,18 +204,27 @@ def spark_info(state: EngineState) -> SparkInfo | None:
     return state.spark.info() if state.spark is not None else None
 
 
-def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
-    """Return the current info of a pipeline."""
+def _infos(state: EngineState, runs: Sequence[PipelineRun]) -> tuple[PipelineInfo, ...]:
+    """Return the current infos; the rows of all targets are counted at the same time."""
+    since = time.monotonic()
+    counts = [run.row_counts.start(run.tables) for run in runs if run.opened]
+    for done in counts:
+        done.wait(max(0.0, since + COUNT_SECONDS - time.monotonic()))
+    return tuple(_info(state, run, since) for run in runs)
+
+
+def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
+    """Return the info of a pipeline, with its rows as counted `since`, or before."""
     recording = state.recordings[run.source]
     copies = recording.copies_under_way()
-    tables = tuple(_table_info(member, run.target, copies) for member in run.members)
+    tables = tuple(_table_info(member, run, copies, since) for member in run.members)
     counts = [table.rows for table in tables]
     delivery = run.delivery
     return PipelineInfo(
         name=run.name,
         source=run.source,
         table=", ".join(run.tables),
-        target=run.target.traits.type,
+        target=run.kind,
         state=str(run.state),
         tables=tables,
         rows=None if None in counts else sum(count or 0 for count in counts),
@@ -222,16 +238,21 @@ def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
         left_out=run.new_tables.left_out,
+        error_since=run.error_since if run.error is not None else None,
     )
 
 
-def _table_info(member: Member, target: Target, copies: Sequence[CopyInfo]) -> TableInfo:
+def _table_info(
+    member: Member, run: PipelineRun, copies: Sequence[CopyInfo], since: float
+) -> TableInfo:
+    rows, age = run.row_counts.rows(member.table, since)
     return TableInfo(
         table=member.table,
         state=str(member.state),
         position=member.reached,
         baseline=member.baseline,
-        rows=target.row_count(member.table),
+        rows=rows,
+        rows_age=age,
         copy=next((copy for copy in copies if copy.table == member.table), None),
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.capture.table_selection import chosen, is_pattern
 from headrace.changelog.schema import TableSchema
+from headrace.errors import HeadraceError
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.new_tables import own_tables
 from headrace.runtime.pipeline_run import PipelineRun
@@ -32,6 +33,9 @@ class TakenTables:
     ) -> None:
         self.schemas: dict[str, TableSchema] = {}
         """By `source/table`."""
+
+        self.away: dict[str, HeadraceError] = {}
+        """Sources that could not be reached at the start, each with the error."""
 
         self.recorded = [
             (source.name, [table for table in tables if not is_pattern(table)])
@@ -67,9 +71,35 @@ class TakenTables:
                     if recording.log.usable_baseline(table) is None:
                         recording.ask_baseline(table)
 
-    def schemas_for(self, run: PipelineRun) -> dict[str, TableSchema]:
-        """Return the tables that a pipeline starts with."""
-        return own_tables(run.pipeline, self._known(run.source))
+    def schemas_for(
+        self, pipeline: Pipeline, recording: SourceRun
+    ) -> dict[str, TableSchema] | None:
+        """
+        Return the tables that a pipeline starts with; None while a named one is not known.
+
+        A source that was away at the start describes its tables when its recorder has connected;
+        until then they are as the log knows them. Raises the pipeline's error in its steps.
+        """
+        source = recording.name
+        if source in self.away:
+            self._learn(recording)
+        known = self._known(source)
+        if not all(table in known for table in pipeline.tables):
+            return None
+        if source in self.away:
+            for table in pipeline.tables:
+                for error in pipeline.check(known[table]):
+                    raise error
+        return own_tables(pipeline, known)
+
+    def _learn(self, recording: SourceRun) -> None:
+        if (found := recording.described) is None:
+            log = recording.log
+            found = {table: log.schema(table) for table in log.tables()}
+        taken = self.named(recording.name)
+        for table, schema in found.items():
+            if table in taken or any(chosen([table], p) for p in self.selections(recording.name)):
+                self.schemas[f"{recording.name}/{table}"] = schema
 
     def grow(self, recording: SourceRun, wake: Callable[[PipelineRun], None]) -> None:
         """Pass the tables that the recorder found to pipelines; `wake` those that have to act."""

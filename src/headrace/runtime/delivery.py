@@ -53,7 +53,7 @@ from headrace.deadletters.hold import (
 )
 from headrace.deadletters.letter import NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore
-from headrace.errors import BadTransform, UnknownValue
+from headrace.errors import BadTransform, NotRunning, UnknownValue
 from headrace.pipeline.batch import (
     BatchFacts,
     GivesFrames,
@@ -413,13 +413,16 @@ class Delivery:
 
     # -- dead letters -----------------------------------------------------------------
 
+    def recall(self) -> None:
+        """Read the intent of the previous run."""
+        self._intent = self._context.store.intent(self.name)
+        if self._target.traits.durable:
+            self.tried = self._context.log.end
+
     def open(self) -> None:
-        """Read the dead letters and the intent of the previous run."""
+        """Read the dead letters of the previous run."""
         context = self._context
         self._dead_letters = DeadLetterStore.open(context.files, self.name, context.wall)
-        self._intent = context.store.intent(self.name)
-        if self._target.traits.durable:
-            self.tried = context.log.end
 
     def reopen_dead_letters(self) -> None:
         """Read dead letters that another engine wrote; raise if that engine is the newer one."""
@@ -432,7 +435,8 @@ class Delivery:
     @property
     def dead_letters(self) -> DeadLetterStore:
         """The pipeline's dead letters."""
-        assert self._dead_letters is not None, "open comes first"
+        if self._dead_letters is None:
+            raise NotRunning("The dead letters have not been read yet", pipeline=self.name)
         return self._dead_letters
 
     @property

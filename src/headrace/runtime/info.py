@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
@@ -86,6 +87,74 @@ def _quantiles(ordered: list[float]) -> Hop:
     return Hop(at(0.50), at(0.95), at(0.99))
 
 
+# --- the rows of a target -------------------------------------------------------------------------
+
+COUNT_SECONDS = 0.2
+"""How long a status waits for a target to count its rows."""
+
+
+class CountedRows(NamedTuple):
+    """A count, and when it was asked for, by the monotonic clock."""
+
+    rows: int | None
+    at: float
+
+
+class RowCounts:
+    """
+    The rows of one target, counted on threads: its code may hang, and a status must not.
+
+    *Threads*: any.
+    """
+
+    def __init__(self, count: Callable[[str], int | None], clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
+        self._count = count
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = threading.Event()
+        self._last.set()
+        self._began = 0.0
+        self._known: dict[str, CountedRows] = {}
+
+    def start(self, tables: Sequence[str]) -> threading.Event:
+        """Begin to count; return what is set at the end, at once if the last count hangs."""
+        now = self._clock()
+        with self._lock:
+            # Not the result of a running count: it may be from before what the caller has seen.
+            if not self._last.is_set() and now - self._began > COUNT_SECONDS:
+                over = threading.Event()
+                over.set()
+                return over
+            done = self._last = threading.Event()
+            self._began = now
+        work = partial(self._run, tuple(tables), now, done)
+        threading.Thread(target=work, name="headrace-rows", daemon=True).start()
+        return done
+
+    def rows(self, table: str, since: float) -> tuple[int | None, float | None]:
+        """
+        Return the last count, and its age: 0 if it was asked for at `since` or later.
+
+        The age is None if nothing was counted yet.
+        """
+        known = self._known.get(table)
+        if known is None:
+            return None, None
+        return known.rows, 0.0 if known.at >= since else self._clock() - known.at
+
+    def _run(self, tables: Sequence[str], at: float, done: threading.Event) -> None:
+        for table in tables:
+            try:
+                rows = self._count(table)
+            except Exception:  # noqa: BLE001 - user code may raise anything: it is not known then
+                rows = None
+            with self._lock:
+                if (known := self._known.get(table)) is None or known.at <= at:
+                    self._known[table] = CountedRows(rows, at)
+        done.set()
+
+
 # --- copies, tables, pipelines, logs and sources --------------------------------------------------
 
 
@@ -129,6 +198,12 @@ class TableInfo:
     copy: CopyInfo | None = None
     """The running copy of the table; None if there is none."""
 
+    rows_age: float | None = 0.0
+    """
+    Seconds since the rows were counted; not 0 only if the target does not answer in time. None if
+    they were never counted.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineInfo:
@@ -170,6 +245,9 @@ class PipelineInfo:
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match its patterns and that it does not have, each with the reason."""
+
+    error_since: float | None = None
+    """When `error` began, in seconds since 1970; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +377,12 @@ class SourceInfo:
 
     notices: tuple[Notice, ...] = ()
     """The last notices, the newest last: lost history, tables that are copied again, and so on."""
+
+    error_since: float | None = None
+    """Since when it is not read, because it is away or failed; seconds since 1970."""
+
+    newest: float | None = None
+    """The latest commit time in the log, in seconds since 1970; None if it has no change."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------

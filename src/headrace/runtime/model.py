@@ -33,6 +33,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.entries import File, RebaselineRequired
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
@@ -315,8 +316,11 @@ class Stop:
     """Stop the pipeline and report the error with its remedy."""
 
 
-def decide(error: HeadraceError, attempts: int) -> Again | Stop:
+def decide(error: HeadraceError, attempts: int, retries: Retries = ENDLESS) -> Again | Stop:
     """Return what to do after `attempts` failures in a row, the last being `error`."""
-    if isinstance(error, _TRIED_AGAIN) and not isinstance(error, UnknownValue):
-        return Again(min(FIRST_PAUSE * 2 ** min(attempts - 1, _MOST_DOUBLINGS), LONGEST_PAUSE))
-    return Stop()
+    temporary = isinstance(error, _TRIED_AGAIN) and not isinstance(error, UnknownValue)
+    if not temporary or retries.exhausted(attempts):
+        return Stop()
+    first, longest = retries.first_pause, retries.longest_pause
+    pause = (FIRST_PAUSE if first is None else first) * 2 ** min(attempts - 1, _MOST_DOUBLINGS)
+    return Again(min(pause, LONGEST_PAUSE if longest is None else longest))

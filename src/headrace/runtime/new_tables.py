@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from headrace.capture.table_selection import chosen, split_table_name
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import BadTransform, ControlError, HeadraceError
+from headrace.errors import BadTransform, ControlError, HeadraceError, TargetError
 from headrace.observe.logs import logger
 from headrace.pipeline.batch import PreparedPipeline
 from headrace.pipeline.definition import Pipeline
@@ -57,7 +58,7 @@ class NewTables:
         self._pipeline = pipeline
         self._target = pipeline.target
         self._prepared = prepared
-        self._begun = self._opened = False
+        self._opened = False
         self._found: deque[TableSchema] = deque()
         self._there: Collection[TableName] | None = None
         self._refused: dict[TableName, HeadraceError] = {}
@@ -107,18 +108,29 @@ class NewTables:
         return tuple(members.values())
 
     def open(self, members: Collection[Member]) -> None:
-        """Open the target; without tables, it is opened with the first one that comes."""
-        if members:
-            self._begun = True
+        """
+        Open the target; without tables, it is opened with the first one that comes.
+
+        If it fails, the target is closed again, and can be opened once more.
+        """
+        if not members:
+            return
+        try:
             self._target.open(
                 {member.table: member.output for member in members},
                 {member.table: member.reached for member in members},
             )
-            self._opened = True
+        except Exception as error:
+            with suppress(Exception):
+                self._target.close()
+            if isinstance(error, HeadraceError):
+                raise
+            raise _not_opened(self._pipeline, error) from error
+        self._opened = True
 
     def close(self) -> None:
-        """Close the target if it was opened, or if opening it failed."""
-        if self._begun:
+        """Close the target if it was opened."""
+        if self._opened:
             self._target.close()
 
     @property
@@ -172,6 +184,17 @@ class NewTables:
             raise error
         self._unfit[schema.table] = (schema, error)
         _log.warning("table left out", table=schema.table, code=error.code)
+
+
+def _not_opened(pipeline: Pipeline, error: Exception) -> TargetError:
+    # Its text may contain values or a password, so it is not part of our error.
+    return TargetError(
+        "The target raised an exception when it was opened",
+        remedy="Make the target reachable, or fix its code. It is opened again after a pause;"
+        " headrace resume tries at once.",
+        target=pipeline.target.traits.type,
+        error=type(error).__name__,
+    )
 
 
 def _takes_no_more(pipeline: Pipeline) -> BadTransform:

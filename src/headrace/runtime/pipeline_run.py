@@ -35,6 +35,7 @@ from headrace.errors import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Delivery
+from headrace.runtime.info import RowCounts
 from headrace.runtime.model import (
     Again,
     Member,
@@ -85,11 +86,21 @@ class PipelineRun:
         self.context = context
         self.tables = pipeline.tables
         self.target: Target = pipeline.target
+        self.kind = self.target.traits.type
+        self.row_counts = RowCounts(self.target.row_count, context.clock)
         self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
+        self.error_since: float | None = None
+        """When `error` began, in seconds since 1970; a retry that fails again does not move it."""
+        self.recalled = False
+        """Whether the stored progress is known; not before the tables are, see `RunContext`."""
+        self.opened = False
+        """Whether the target is open; until then every step tries to open it."""
         self.failed = False
         self.paused = False
         self.stopped = False
+        self.abandoned = False
+        """Whether the engine stopped without waiting for the step that was running."""
         self.requests = 0
         """Counts requests from other threads: each is a reason to take a step."""
         self.prepared = prepared = context.runner.prepare(pipeline, traits)
@@ -103,6 +114,7 @@ class PipelineRun:
         )
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
+        self._planned = False
         self._attempts = 0
         self._stuck = False
         """Whether the last step ended on an error that a retry does not fix."""
@@ -127,7 +139,8 @@ class PipelineRun:
             self.context.fence.look()
         try:
             self._take_requests()
-            if self.failed or self.paused:
+            # A paused pipeline has an open target: its rows can be read.
+            if self.failed or (self.paused and self.opened):
                 return IDLE
             pause = self._work()
         except (Fenced, LostLog):
@@ -136,9 +149,10 @@ class PipelineRun:
             if isinstance(error, JobCancelled) and self.paused:
                 return IDLE  # as requested; the same batch is computed again
             self.delivery.dead_letters_stale |= isinstance(error, AlreadyStored)
-            self.error, self._quiet_at = error, None
+            self._note_error(error)
+            self._quiet_at = None
             self._attempts += 1
-            verdict = decide(error, self._attempts)
+            verdict = decide(error, self._attempts, self.context.retries)
             if isinstance(verdict, Again):
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.
@@ -149,6 +163,8 @@ class PipelineRun:
         return pause
 
     def _work(self) -> float | None:
+        if not self.opened:
+            return self._begin()
         if self._prepare():
             return None
         return None if self._follow() else IDLE
@@ -206,23 +222,61 @@ class PipelineRun:
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Compile the plan on Spark and check the target; raise the errors of either."""
         self._have(self.new_tables.prepared(schemas))
+        self._planned = True
 
     def open(self) -> None:
-        """Open the target at its stored progress; a volatile target starts from the beginning."""
-        assert self.members or self.pipeline.patterns, "prepare comes first"
+        """Open the target at its stored progress; raise its error."""
+        assert self._planned, "prepare comes first"
+        self.recall()
+        self._open_target()
+
+    def _begin(self) -> float | None:
+        """Open the target once the tables are known; raise its error."""
+        if not self.recalled:
+            if not self._planned:
+                if (schemas := self.context.schemas()) is None:
+                    return IDLE
+                self.prepare(schemas)
+            self.recall()
+        self._open_target()
+        return None
+
+    def recall(self) -> None:
+        """
+        Read the stored progress, if the tables are known; a volatile target has none.
+
+        From here on `watermark` holds the source at what is stored, also while the target cannot
+        be opened (invariant 1): steps try to open it, as they retry a batch.
+        """
+        if not self._planned:
+            return
         store, changes = self.context.store, self.pipeline.mode == "changes"
         store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
         self.paused = store.paused(self.name)
         self.release.open()
         for member in self.members:
             self._recall(member)
+            self._resume_table(member)
+        self.delivery.recall()
+        self.recalled = True
+
+    def _open_target(self) -> None:
+        self.delivery.open()
         self.new_tables.open(self.members)
         for member in self.members:
-            self._resume_table(member)
-        self.delivery.open()
+            self._find(member)
+        self.opened = True
 
     def close(self) -> None:
-        """Store progress and open requests, and close the target; nothing may follow."""
+        """
+        Store progress and open requests, and close the target; nothing may follow.
+
+        After a step that was abandoned nothing is stored, and the target, which is at work, is not
+        closed: the batch has to be delivered again.
+        """
+        if self.abandoned:
+            self.stopped = True
+            return
         if isinstance(self.error, JobCancelled):
             self.error = None  # caused by this stop
         try:
@@ -256,14 +310,21 @@ class PipelineRun:
         if state in (TableState.WAITING, TableState.RELOADING):
             # A requested reload is still required, even after a restart.
             member.newer_than = baseline
+        if state == TableState.RELOADING:
+            # Its rows are of another baseline: their dead letters still hold changes.
+            baseline = self.context.store.reloaded(self.name, member.table, baseline) or baseline
         # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
             member.baseline = baseline
-            if isinstance(self.target, FindsItself) and self.target.lost(member.table):
-                # A requested reload still is: an earlier baseline is not enough.
-                newer_than = baseline if state == TableState.RELOADING else 0
-                self._reset([(member, TableState.WAITING, newer_than)])
+
+    def _find(self, member: Member) -> None:
+        """Load a table again that the target does not have any more as it was written."""
+        if not (self._durable and member.shown and isinstance(self.target, FindsItself)):
+            return
+        if self.target.lost(member.table):
+            # A requested reload still is: an earlier baseline is not enough.
+            self._reset([(member, TableState.WAITING, _newer_than(member))])
 
     # -- requests ---------------------------------------------------------------------
 
@@ -310,8 +371,13 @@ class PipelineRun:
 
     def fail(self, error: HeadraceError) -> None:
         """Stop on an error from outside, such as another engine that has taken over."""
-        self.error = error
+        self._note_error(error)
         self.failed = True
+
+    def _note_error(self, error: HeadraceError) -> None:
+        if self.error is None:
+            self.error_since = self.context.wall()
+        self.error = error
 
     # -- status -----------------------------------------------------------------------
 
@@ -333,6 +399,8 @@ class PipelineRun:
         return (
             # A pattern may match no table yet: then there is nothing to show.
             bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
+            and self.new_tables.next is None
+            and self.opened
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
             and not (self._durable and self.release.why)
@@ -353,7 +421,7 @@ class PipelineRun:
     def has(self, at: Position) -> bool:
         """Whether readers of every table see everything up to there."""
         following = self.pipeline.mode != "baseline"
-        return all(
+        return self.opened and all(
             member.shown and (not following or member.reached >= at) for member in self.members
         )
 
@@ -367,6 +435,8 @@ class PipelineRun:
 
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
+        if not self.recalled:
+            return Watermark(self._durable, ORIGIN)  # nobody knows yet what it needs
         log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
         return replace(mark, released=self.release.why is not None)
@@ -401,6 +471,8 @@ class PipelineRun:
         return worked
 
     def _take_requests(self) -> None:
+        if not self.recalled:
+            return
         # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()
@@ -461,7 +533,13 @@ class PipelineRun:
     def _reset(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
         """Store that these tables wait for a baseline above a number, then set their state."""
         self.context.store.set_states(
-            self.name, {each.table: (state, newer) for each, state, newer in moves}
+            self.name,
+            {each.table: (state, newer) for each, state, newer in moves},
+            {
+                each.table: (newer, each.baseline)
+                for each, state, newer in moves
+                if state == TableState.RELOADING
+            },
         )
         for each, state, newer in moves:
             self._loads.drop(each)
@@ -481,6 +559,7 @@ class PipelineRun:
                 self._recall(member)
                 if self.new_tables.add(member):
                     self._resume_table(member)
+                    self._find(member)
                     self._have((*self.members, member))
             self.new_tables.taken()
 

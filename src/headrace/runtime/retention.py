@@ -67,8 +67,9 @@ def pipeline_pins(
     durable = run.target.traits.durable
     changes = run.pipeline.mode == "changes"
     pins: list[Pin] = []
-    if run.pipeline.patterns and not (found and run.new_tables.next is None):
-        # What it needs of tables that are not added yet is not known.
+    patterns = run.pipeline.patterns and not (found and run.new_tables.next is None)
+    if patterns or not run.recalled:
+        # What it needs of tables that are not added or known yet is not known.
         pins.append(Pin("progress", run.name, log.floor))
     # Before the members: what is stored later is also in the member.
     origins = store.origins(run.name) if changes else {}

@@ -8,10 +8,12 @@ simulated disk and clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
+from headrace.changelog.schema import TableSchema
 from headrace.pipeline.batch import Runner
 from headrace.runtime.lease import Fence
 from headrace.runtime.store import ProgressStore
@@ -41,6 +43,10 @@ class RunContext:
 
     flush_times: Callable[[int], tuple[float, float] | None]
     """When an index entry's first change was read, and when it was flushed."""
+
+    retries: Retries = ENDLESS
+    schemas: Callable[[], Mapping[str, TableSchema] | None] = lambda: None
+    """The tables that the pipeline starts with; None while neither source nor log can say."""
 
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""

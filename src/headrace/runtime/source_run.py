@@ -41,6 +41,7 @@ from headrace.capture.messages import (
     Report,
     Reset,
     StateReport,
+    TablesDescribed,
     TablesFound,
     TakeBaseline,
     Warned,
@@ -249,6 +250,8 @@ class SourceRun:
         self._state = "connecting"
         self._reason = ""
         self._error: HeadraceError | None = None
+        self._lost_at: float | None = None
+        """Since when the source is not read, because of an error."""
         self._unread: HeadraceError | None = None
         """Why the newest reported entry could not be read."""
         self._reported = 0
@@ -290,6 +293,12 @@ class SourceRun:
         self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
         self._room: Room | None = None
+        self.described: Mapping[str, TableSchema] | None = None
+        """All recorded tables; None before the first connection."""
+
+        self.on_described: Callable[[], None] = lambda: None
+        """Called when `described` was set first, on the recorder's reader thread."""
+
         self.found: Mapping[str, TableSchema] | None = None
         """Recorded tables that match a pattern; None before the recorder reported them."""
 
@@ -488,6 +497,8 @@ class SourceRun:
             room=self._room_info(),
             left_out=dict(self.left_out),
             notices=self._notices,
+            error_since=self._lost_at,
+            newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
         )
 
     def _room_info(self) -> RoomInfo | None:
@@ -530,6 +541,11 @@ class SourceRun:
                     self.send(CopyFailed(report.table, report.stem, shared=False))
             case Warned(problem):
                 self.note(problem.error())
+            case TablesDescribed(tables):
+                first = self.described is None
+                self.described = {each.table: each.schema for each in tables}
+                if first:
+                    self.on_described()
             case TablesFound():
                 self._tables_found(report)
             case Failed():
@@ -582,6 +598,7 @@ class SourceRun:
         with self._lock:
             self._error = report.error()
             self._state, self._reason = "failed", report.message
+            self._lost_at = self._lost_at or self._wall()
             reset_not_begun = report.stops and self._reset.stopped()
             self.gave_up = report.stops
         if isinstance(self._error, LostLog):
@@ -622,6 +639,10 @@ class SourceRun:
             )
         with self._lock:
             self._state, self._reason = report.state, report.reason
+            if report.state in ("reconnecting", "failed"):
+                self._lost_at = self._lost_at or self._wall()
+            elif report.state in ("streaming", "watching"):
+                self._lost_at = None
             self._reset.moved(report.state)
         if report.state != "streaming":
             # Running copies are abandoned with their connection.

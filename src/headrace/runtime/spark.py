@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
 """Between two checks, and the maximum between two starts of a Spark that keeps dying."""
+
+FROZEN_SECONDS = 10.0
+"""A check that takes longer counts as no answer; the longest pause for garbage is shorter."""
+
+_STOP_SECONDS = 1.0
 
 _log = logger(__name__)
 
@@ -102,36 +108,66 @@ class HasSpark(Protocol):
     def spark(self) -> Spark: ...
 
 
+class ChecksSpark(Protocol):
+    """A runner whose Spark may die."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether Spark is running; waits for its answer."""
+        ...
+
+    def revive(self) -> bool:
+        """Restart Spark if it can be; return whether it runs."""
+        ...
+
+
 class SparkWatchdog:
     """
     Checks whether Spark is alive, and restarts it if it died and is ours.
 
     A pipeline without changes would not notice, and the status must not be ready with a dead
     JVM (invariant 9). `on_change` is called when it died and when it runs again.
+    A check waits for the JVM, which may be frozen, so everybody else asks how the last one ended.
     """
 
-    def __init__(self, runner: SparkRunner, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runner: ChecksSpark,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._runner = runner
         self._on_change = on_change
+        self.clock = clock
+        self.was_alive, self.checked_at = True, clock()
+        """How the last check that ended did, and when."""
+
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop checking."""
+        """Stop checking; a check that waits for a frozen JVM is left behind."""
         self._over.set()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
+
+    def _check(self, find: Callable[[], bool]) -> bool:
+        found = find()
+        changed = found != self.was_alive or self.clock() - self.checked_at >= FROZEN_SECONDS
+        self.was_alive, self.checked_at = found, self.clock()
+        if changed:
+            self._on_change()
+        return found
 
     def _watch(self) -> None:
         deaths = 0
         while not self._over.wait(min(_LOOK_SECONDS * 2 ** min(deaths, 10), _LONGEST_SECONDS)):
-            if self._runner.alive:
+            if self._check(lambda: self._runner.alive):
                 deaths = 0
                 continue
-            self._on_change()
             _log.error("Spark died", deaths=deaths)
             try:
-                self._runner.revive()
+                self._check(self._runner.revive)
             except HeadraceError as error:
                 _log.error("Spark could not be restarted", code=error.code)
             # Also after a success: the pauses grow if it dies again and again.

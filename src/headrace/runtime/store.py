@@ -39,6 +39,10 @@ create table if not exists states (
   pipeline text not null, "table" text not null, state text not null, baseline integer,
   primary key (pipeline, "table")
 ) without rowid;
+create table if not exists reloads (
+  pipeline text not null, "table" text not null, newer_than integer not null,
+  baseline integer not null, primary key (pipeline, "table")
+) without rowid;
 create table if not exists origins (
   pipeline text not null, "table" text not null,
   epoch integer not null, "commit" integer not null, ordinal integer not null,
@@ -62,7 +66,16 @@ create table if not exists set_aside (
 ) without rowid;
 """
 
-_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "set_aside", "pipelines")
+_OF_PIPELINES = (
+    "progress",
+    "states",
+    "reloads",
+    "origins",
+    "columns",
+    "intents",
+    "set_aside",
+    "pipelines",
+)
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -363,18 +376,46 @@ class ProgressStore:
             ).fetchone()
         return (row[0], row[1]) if row else None
 
+    def reloaded(self, pipeline: str, table: str, newer_than: int) -> int:
+        """
+        Return the baseline of the rows of a table that awaits one above `newer_than`.
+
+        0 if it is not known: an earlier version did not store it.
+        """
+        with self._guarded():
+            row = self._connection.execute(
+                'select baseline from reloads where pipeline = ? and "table" = ?'
+                " and newer_than = ?",
+                (pipeline, table, newer_than),
+            ).fetchone()
+        return row[0] if row else 0
+
     def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
         """Store a state before it takes effect (R12)."""
         self.set_states(pipeline, {table: (state, baseline)})
 
-    def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
-        """Store the states of several tables, and their baselines, at once."""
+    def set_states(
+        self,
+        pipeline: str,
+        states: Mapping[str, tuple[str, int | None]],
+        reloads: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        """
+        Store the states of several tables, and their baselines, at once.
+
+        For tables in `reloads`, also the number that the new baseline must exceed and that of the
+        baseline their rows are of: the state has only one of them.
+        """
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.executemany(
                 "insert into states values (?, ?, ?, ?) on conflict do update set"
                 " state = excluded.state, baseline = excluded.baseline",
                 [(pipeline, table, *stored) for table, stored in states.items()],
+            )
+            self._connection.executemany(
+                "insert or replace into reloads values (?, ?, ?, ?)",
+                [(pipeline, table, *numbers) for table, numbers in (reloads or {}).items()],
             )
             self._note_baselines([number or 0 for _, number in states.values()])
 

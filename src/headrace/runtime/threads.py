@@ -105,19 +105,72 @@ _AGAIN_SECONDS = 0.2
 """Between two attempts to cancel: a job that starts just after one is caught by the next."""
 
 
+class StopLimits:
+    """
+    How long each of several steps may take, so that all of them end within a time.
+
+    Each may take half of what is left: whatever hangs leaves time for the steps after it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    @property
+    def next(self) -> float:
+        """The seconds for the next step."""
+        return max(0.0, self._until - time.monotonic()) / 2
+
+
+def call_within(seconds: float, call: Callable[[], object]) -> bool:
+    """
+    Call on a daemon thread, and raise what it raises; return False if it takes longer.
+
+    A call that hangs is left behind, and does not keep the process from exiting.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="headrace stop", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        return False
+    if errors:
+        raise errors[0]
+    return True
+
+
 class Drivers:
-    """A thread for each pipeline, from `start` to `stop`."""
+    """
+    A thread for each pipeline, from `start` to `stop`.
+
+    They are daemon threads: one that hangs in a target or in Spark must not keep the process from
+    exiting. Until `stop`, another thread keeps the process running.
+    """
 
     def __init__(
         self,
         recordings: Mapping[str, SourceRun],
         on_change: Callable[[], None],
         acknowledge: Callable[[], None],
+        patience: float = 10.0,
+        abandon: Callable[[PipelineRun], None] = lambda run: None,
     ) -> None:
+        """
+        `patience` is how long a thread may take to end; then `abandon` is called with its pipeline.
+        """
         self._recordings = recordings
         self._on_change = on_change
         self._acknowledge = acknowledge
+        self._patience = patience
+        self._abandon = abandon
         self._stopping = threading.Event()
+        self._keep_alive = threading.Thread(target=self._stopping.wait, name="headrace engine")
         self._threads: list[tuple[PipelineRun, threading.Thread]] = []
         self._stepping: dict[str, threading.Lock] = {}
         self._leaving: list[PipelineRun] = []
@@ -126,6 +179,7 @@ class Drivers:
 
     def start(self, runs: Sequence[PipelineRun]) -> None:
         """Start a thread for each pipeline."""
+        self._keep_alive.start()
         self.take(runs, runs)
 
     def take(self, runs: Sequence[PipelineRun], all_runs: Sequence[PipelineRun]) -> None:
@@ -161,7 +215,8 @@ class Drivers:
         self._recordings[run.source].log.interrupt()
 
     def _thread(self, run: PipelineRun) -> threading.Thread:
-        return threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
+        name = f"headrace {run.name}"
+        return threading.Thread(target=self._drive, args=(run,), name=name, daemon=True)
 
     def rest(self, run: PipelineRun) -> None:
         """Return when the pipeline is between two steps; a running job is cancelled (S8)."""
@@ -181,13 +236,18 @@ class Drivers:
 
     def _join(self, threads: Sequence[tuple[PipelineRun, threading.Thread]]) -> None:
         """Wait for threads that were asked to end; cancel their jobs if that takes long."""
+        until = time.monotonic() + self._patience
         for run, thread in threads:
             wait = _GRACE_SECONDS
-            while thread.is_alive():
-                thread.join(wait)
+            while thread.is_alive() and (left := until - time.monotonic()) > 0:
+                thread.join(min(wait, left))
                 wait = _AGAIN_SECONDS
                 if thread.is_alive():
-                    run.prepared.cancel()
+                    # Not on this thread: a frozen JVM does not answer.
+                    call_within(_AGAIN_SECONDS, run.prepared.cancel)
+            if thread.is_alive():
+                run.abandoned = True
+                self._abandon(run)
 
     def _drive(self, run: PipelineRun) -> None:
         """Run one pipeline's steps; mark the pipeline as failed if they end unexpectedly."""
@@ -211,14 +271,16 @@ class Drivers:
         logged: HeadraceError | None = None
         while not self._over(run):
             seen, heeded = recording.log.last_entry, run.requests
-            before = run.state
+            before = run.state, run.opened
             try:
                 with self._stepping[run.name]:
                     pause = run.step()
             except HeadraceError as error:
                 run.fail(error)
                 pause = IDLE
-            if run.state != before or pause is not None:
+            if run.abandoned:
+                return  # nobody waits for it any more, and its store is closed
+            if (run.state, run.opened) != before or pause is not None:
                 self._on_change()
             if run.error is not None and run.error is not logged:
                 _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)

@@ -154,7 +154,11 @@ class RowTarget(ABC):
     def on_init(  # noqa: B027  a default
         self, table: TableName, columns: Sequence[Column]
     ) -> None:
-        """Prepare; called at every start, before anything else."""
+        """
+        Prepare; called at every start, before anything else.
+
+        If it raises, `on_close` is called, and after a pause `on_init` again.
+        """
 
     @abstractmethod
     def on_baseline_row(self, row: Row) -> None:
@@ -209,7 +213,7 @@ class RowTarget(ABC):
         return True
 
     def on_close(self) -> None:  # noqa: B027  a default
-        """Release all resources; this is the last call."""
+        """Release all resources; no other call follows, except `on_init`."""
 
     # --- one more hook ----------------------------------------------------------------------
 

@@ -142,7 +142,8 @@ class Target(Protocol):
     or before the table's position are ignored. *Durability*: `write` returns the position
     up to which everything is as durable as this target makes it.
     *Threads*: one at a time. *Empty batch*: moves the position, nothing else.
-    *Shutdown*: `close` once, after the last call.
+    *Shutdown*: `close` once, after the last call. If `open` raises, `close` is called, and later
+    `open` again.
     """
 
     @property

@@ -91,6 +91,7 @@ class MemorySource:
         self._at = MemoryPosition(1, 0)
         self._part = 0
         self._is_open = False
+        self._away = False
         self._awake = False
         self._errors: dict[str, deque[HeadraceError]] = {}
         self._delays: dict[str, float] = {}
@@ -219,6 +220,12 @@ class MemorySource:
             self._errors.setdefault(at, deque()).extend([error] * times)
             self._changed.notify_all()
 
+    def set_away(self, away: bool) -> None:
+        """Make every call that needs the source raise `SourceUnreachable`, until set to False."""
+        with self._changed:
+            self._away = away
+            self._changed.notify_all()
+
     def set_delay(
         self, at: Call, seconds: float, sleep: Callable[[float], object] = time.sleep
     ) -> None:
@@ -275,6 +282,7 @@ class MemorySource:
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
         """Return the current schemas."""
         self.calls["describe"] += 1
+        self._reach()
         if problems := self._missing(tables):
             raise problems[0]
         return {name: self._schemas[name] for name in tables}
@@ -282,6 +290,7 @@ class MemorySource:
     def tables(self) -> Sequence[TableName]:
         """Return the tables that were created with `set_schema`."""
         self.calls["tables"] += 1
+        self._reach()
         with self._changed:
             return list(self._schemas)
 
@@ -292,7 +301,7 @@ class MemorySource:
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
         """Return a problem for each table that does not exist."""
         self.calls["check"] += 1
-        return self._missing(tables)
+        return [self._unreachable()] if self._away else self._missing(tables)
 
     def _missing(self, tables: Sequence[TableName]) -> list[Problem]:
         return [
@@ -324,7 +333,8 @@ class MemorySource:
             return self._next(most)
 
     def _something_to_read(self) -> bool:
-        return self._awake or self._at < self.position or bool(self._errors.get("read"))
+        errors = self._away or self._errors.get("read")
+        return self._awake or self._at < self.position or bool(errors)
 
     def _next(self, most: int) -> Changes | None:
         taken: list[tuple[TableSchema, Change]] = []
@@ -403,7 +413,15 @@ class MemorySource:
             self._sleep(seconds)
         self._raise(call)
 
+    def _unreachable(self) -> SourceUnreachable:
+        return SourceUnreachable("The source is away", source=self.name)
+
+    def _reach(self) -> None:
+        if self._away:
+            raise self._unreachable()
+
     def _raise(self, call: Call) -> None:
+        self._reach()
         if waiting := self._errors.get(call):
             raise waiting.popleft()
 

@@ -1,0 +1,103 @@
+"""How often a pipeline or a source is tried again, and with what pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.capture.messages import Retries
+from headrace.config.schema import Plain, node_of
+from headrace.config.text import SourceLocation
+from headrace.engine.engine import Engine
+from headrace.engine.from_config import configured
+from headrace.errors import JobFailed
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.result import JobResult
+from headrace.runtime.model import Again, Stop, decide
+from headrace.targets.memory import memory
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import PATIENCE, Market, await_seen, await_that
+
+
+class Failing(ArrowRunner):
+    """A runner that fails while `away`, and counts its tries."""
+
+    away = False
+    tries = 0
+
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
+        if self.away:
+            self.tries += 1
+            raise JobFailed("No executors")
+        return super().rows(pipeline, parts, facts)
+
+
+def test_a_pipeline_stops_after_as_many_failures_in_a_row_and_resume_tries_as_often_again(
+    market: Market,
+) -> None:
+    runner, orders = Failing(), memory()
+    engine = Engine(
+        market.pipeline(orders, name="orders"),
+        data=market.data, runner=runner, recorder="thread", retry=Retries(3, 0.01, 0.02),
+    )  # fmt: skip
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        runner.away = True
+        market.put("orders", 11)
+        assert await_that(engine, lambda: engine.pipeline_info("orders").state == "failed")
+        assert runner.tries == 3
+        assert not engine.await_ready(PATIENCE)
+        engine.resume("orders")
+        assert await_seen(lambda: runner.tries == 6)
+        assert await_that(engine, lambda: engine.pipeline_info("orders").state == "failed")
+        runner.away = False
+        engine.resume("orders")
+        assert engine.await_ready(PATIENCE)
+        assert await_seen(lambda: orders.count() == 11)
+
+
+def test_a_source_stops_after_as_many_failures_and_is_started_by_resume(market: Market) -> None:
+    engine = Engine(
+        market.pipeline(memory(), name="orders"),
+        data=market.data, runner=ArrowRunner(), recorder="thread",
+        reconnect=Retries(2, 0.01, 0.02),
+    )  # fmt: skip
+    market.source.set_away(True)
+    with engine:
+        assert await_that(engine, lambda: engine.source_info("shop").state == "failed")
+        source = engine.source_info("shop")
+        assert source.error is not None
+        assert (source.error.code, source.reason) == ("capture.unreachable", "The source is away")
+        assert not engine.await_ready(PATIENCE)
+        market.source.set_away(False)
+        engine.resume(source="shop")
+        assert engine.await_ready(PATIENCE)
+        # A failure in between does not count with those before.
+        market.source.inject_error(source.error)
+        market.put("orders", 11)
+        assert await_that(engine, lambda: engine.pipeline_info("orders").rows == 11)
+        assert engine.await_ready(PATIENCE)
+
+
+def test_pauses_grow_from_the_first_to_the_longest() -> None:
+    retries = Retries(max_attempts=5, first_pause=1.0, longest_pause=3.0)
+    error = JobFailed("x")
+    found = [decide(error, attempt, retries) for attempt in (1, 2, 3, 4, 5)]
+    assert found == [Again(1.0), Again(2.0), Again(3.0), Again(3.0), Stop()]
+    assert Retries().exhausted(1_000_000) is False
+
+
+def test_a_configuration_has_them_for_pipelines_and_for_sources() -> None:
+    text: Plain = {
+        "sources": {"shop": {"type": "sqlite", "path": "shop.db", "record": ["orders"]}},
+        "retry": {"max_attempts": 5, "first_pause": "1s"},
+        "reconnect": {"longest_pause": "2m"},
+        "shutdown": {"timeout": "10s"},
+    }
+    read = configured(node_of(text, SourceLocation("headrace.conf", 7, 3)))
+    options = read.engine()._state.options
+    assert options.retry == Retries(5, 1.0, 30.0)
+    assert options.reconnect == Retries(None, None, 120.0)
+    assert options.shutdown_timeout == 10.0

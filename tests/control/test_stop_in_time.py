@@ -1,0 +1,149 @@
+"""A stop ends in time whatever hangs, names what it left behind, and nothing of that is done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.engine import Engine
+from headrace.errors import WrongValue
+from headrace.runtime.threads import StopLimits
+from headrace.targets.memory import IndexedMemory, memory
+from headrace.testing.target import ScriptedTarget, TargetDisk
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import PATIENCE, Market, await_seen
+
+
+def stopped(engine: Engine) -> bool:
+    """Whether the engine stops, on a thread of its own."""
+    thread = threading.Thread(target=engine.stop, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+def left_behind(market: Market) -> list[str]:
+    lines = (market.data / "logs" / "headrace.log").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    return [each["left"] for each in found if "did not wait" in each.get("event", str(each))]
+
+
+def brief(market: Market, *pipelines, **options) -> Engine:  # type: ignore[no-untyped-def]
+    return Engine(
+        *pipelines, data=market.data, runner=ArrowRunner(), recorder="thread",
+        shutdown_timeout=0.6, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.meets("R8")
+def test_a_write_that_hangs_is_left_behind_by_name_and_nothing_of_it_is_acknowledged(
+    market: Market,
+) -> None:
+    disk, steps = TargetDisk(), list[str]()
+    target, orders = ScriptedTarget(disk), memory()
+    pipelines = market.pipeline(target, name="lame"), market.pipeline(orders, name="sound")
+    engine = brief(market, *pipelines, on_step=steps.append)
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    assert market.source.wait_until_acknowledged(PATIENCE)
+    before = market.source.position
+    target.hold()
+    market.put("orders", 11)
+    assert target.holding.wait(PATIENCE)
+    assert await_seen(lambda: orders.count() == 11)
+    assert stopped(engine)
+    assert left_behind(market) == ["pipeline lame"]
+    assert steps[-1] == "pipeline lame did not stop in time and was left behind"
+    assert target.calls["close"] == 0
+    target.release()
+    assert await_seen(lambda: not target.holding.is_set())
+    parse = type(before).parse
+    assert all(parse(text) <= before for text in market.source.acknowledged)
+    again = ScriptedTarget(disk)
+    with market.engine(market.pipeline(again, name="lame")) as other:
+        assert other.await_ready(PATIENCE)
+        assert await_seen(lambda: (11,) in disk.tables["orders"].rows)
+        assert market.source.wait_until_acknowledged(PATIENCE)
+    assert disk.duplicates() == []
+
+
+class Unclosable(IndexedMemory):
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+
+    def close(self) -> None:
+        self.free.wait()
+
+
+def test_a_target_whose_close_hangs_keeps_nothing_else_from_stopping(market: Market) -> None:
+    hanging, sound = Unclosable(), ScriptedTarget()
+    pipelines = market.pipeline(hanging, name="lame"), market.pipeline(sound, name="sound")
+    engine = brief(market, *pipelines)
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    assert stopped(engine)
+    assert left_behind(market) == ["the target of pipeline lame"]
+    assert sound.calls["close"] == 1
+    hanging.free.set()
+    # Everything else was let go of: the directory, too.
+    with market.engine(market.pipeline(memory())) as other:
+        assert other.await_ready(PATIENCE)
+
+
+def test_a_pipeline_that_hangs_can_be_dropped(market: Market) -> None:
+    target = ScriptedTarget()
+    lame, sound = market.pipeline(target, name="lame"), market.pipeline(memory(), name="sound")
+    engine = brief(market, lame, sound)
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    target.hold()
+    market.put("orders", 11)
+    assert target.holding.wait(PATIENCE)
+    engine.change(drop=["lame"])
+    assert [each.name for each in engine.pipelines()] == ["sound"]
+    target.release()
+    assert await_seen(lambda: not target.holding.is_set())
+    assert stopped(engine)
+
+
+def test_each_step_of_a_stop_leaves_time_for_the_ones_after_it() -> None:
+    limits = StopLimits(30.0)
+    assert 0 < limits.next <= 15.0
+    assert StopLimits(0.0).next == 0.0
+    with pytest.raises(WrongValue):
+        Engine(shutdown_timeout="0s")
+
+
+PROGRAM = """
+import sys, threading
+from pathlib import Path
+from headrace.engine.engine import Engine
+from headrace.testing.target import ScriptedTarget
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import Market, PATIENCE
+
+market, target = Market(Path(sys.argv[1])), ScriptedTarget()
+engine = Engine(market.pipeline(target), data=market.data, runner=ArrowRunner(),
+                recorder="thread", shutdown_timeout=0.6)
+with engine:
+    assert engine.await_ready(PATIENCE)
+    target.hold()
+    market.put("orders", 11)
+    assert target.holding.wait(PATIENCE)
+print("stopped")
+"""
+
+
+@pytest.mark.process
+def test_the_process_exits_although_a_write_hangs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True, text=True, timeout=3 * PATIENCE, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr

@@ -1,0 +1,206 @@
+"""`status` answers from what is known, whatever hangs: a target, Spark, a disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api.handlers import ControlService
+from headrace.cli.run import all_counted, rows_text
+from headrace.engine.engine import Engine
+from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
+from headrace.storage.disk import RealDisk
+from headrace.targets.memory import IndexedMemory, memory
+from headrace.testing.target import ScriptedTarget
+from tests.support.shop import PATIENCE, Market, await_seen
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Market:
+    return Market(tmp_path)
+
+
+@pytest.fixture
+def free() -> Iterator[threading.Event]:
+    """What hangs goes on when this is set, at the end of a test at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def status_of(engine: Engine) -> dict[str, Any]:
+    """Return the status, asked for on another thread, or fail: it does not answer."""
+    answers: list[dict[str, Any]] = []
+    service = ControlService(engine)
+
+    def ask() -> None:
+        answers.append(service.unary["Status"]({}))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert answers, "no answer"
+    return answers[0]
+
+
+class Uncountable(IndexedMemory):
+    """A target whose count, once it `hangs`, waits for `free`."""
+
+    def __init__(self, free: threading.Event) -> None:
+        super().__init__()
+        self.hangs = False
+        self.counting = 0
+        self._free = free
+
+    def row_count(self, table: str) -> int | None:
+        self.counting += 1
+        if self.hangs:
+            self._free.wait()
+        return super().row_count(table)
+
+
+def test_a_target_whose_count_hangs_is_shown_with_its_last_count_and_the_age(
+    market: Market, free: threading.Event
+) -> None:
+    target = Uncountable(free)
+    lame, sound = market.pipeline(target, name="lame"), market.pipeline(memory(), name="sound")
+    with market.engine(lame, sound) as engine:
+        assert engine.await_ready(PATIENCE)
+        before = status_of(engine)["pipelines"][0]["tables"][0]
+        assert (before["rows"], before["rows_age_seconds"]) == (10, 0)
+        target.hangs = True
+        status_of(engine)
+        counting = target.counting
+        first, second = status_of(engine)["pipelines"]
+        assert first["tables"][0]["rows"] == first["rows"] == 10
+        assert first["tables"][0]["rows_age_seconds"] > 0
+        assert (second["rows"], second["tables"][0]["rows_age_seconds"]) == (10, 0)
+        assert target.counting == counting, "a thread for each status"
+        free.set()
+        assert await_seen(
+            lambda: engine.pipeline_info("lame").tables[0].rows_age == 0, timeout=PATIENCE
+        )
+
+
+def test_a_target_whose_count_raises_has_no_count(market: Market) -> None:
+    class Raising(ScriptedTarget):
+        def row_count(self, table: str) -> int | None:
+            raise ConnectionError("away")
+
+    with market.engine(market.pipeline(Raising())) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert status_of(engine)["pipelines"][0]["rows"] is None
+
+
+class FrozenSpark:
+    """Spark that does not answer once `frozen`."""
+
+    def __init__(self, free: threading.Event) -> None:
+        self.frozen = False
+        self.asked = threading.Event()
+        self._free = free
+
+    @property
+    def alive(self) -> bool:
+        if self.frozen:
+            self.asked.set()
+            self._free.wait()
+        return True
+
+    def revive(self) -> bool:
+        return True
+
+
+def test_a_spark_that_does_not_answer_is_not_waited_for_and_not_ready(
+    market: Market, free: threading.Event
+) -> None:
+    spark, now = FrozenSpark(free), [0.0]
+    with market.engine(market.pipeline(memory())) as engine:
+        assert engine.await_ready(PATIENCE)
+        watchdog = engine._state.watchdog = SparkWatchdog(
+            spark, engine._state.notify, lambda: now[0]
+        )
+        assert status_of(engine)["ready"]
+        spark.frozen = True
+        assert spark.asked.wait(PATIENCE)
+        assert status_of(engine)["ready"], "a short pause is none of anybody's business"
+        now[0] += FROZEN_SECONDS
+        answer = status_of(engine)
+        assert not answer["ready"]
+        assert "does not answer" in answer["pipelines"][0]["reason"]
+        # Neither are the source's reports held up by it.
+        market.put("orders", 11)
+        assert market.recorded(engine)
+        spark.frozen = False
+        free.set()
+        assert await_seen(lambda: bool(status_of(engine)["ready"]))
+        watchdog.stop()
+
+
+def test_a_disk_that_hangs_while_a_dead_letter_is_stored_is_not_waited_for(
+    market: Market, free: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.pipeline.definition import DeadLetters
+    from tests.support.arrow_runner import ArrowRunner
+
+    hanging = threading.Event()
+
+    def link(disk: RealDisk, old: str, new: str) -> None:
+        if "dead-letters" in new:
+            hanging.set()
+            free.wait()
+        before(disk, old, new)
+
+    before = RealDisk.link
+    monkeypatch.setattr(RealDisk, "link", link)
+    runner = ArrowRunner(fails=lambda pipeline, row: "bad" if row["id"] == 11 else None)
+    lame = market.pipeline(memory(), name="lame", on_error=DeadLetters())
+    with market.engine(lame, runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 11)
+        assert hanging.wait(PATIENCE)
+        assert status_of(engine)["pipelines"][0]["dead_letters"] == 0
+        free.set()
+        assert await_seen(lambda: status_of(engine)["pipelines"][0]["dead_letters"] == 1)
+
+
+def test_ready_is_said_of_rows_that_were_counted_after_it(
+    market: Market, free: threading.Event
+) -> None:
+    """Whatever is not counted by then is no part of the sum, and the line says so."""
+    target = Uncountable(free)
+    lame, sound = market.pipeline(target, name="lame"), market.pipeline(memory(), name="sound")
+    with market.engine(lame, sound) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert rows_text(status_of(engine)) == "ready: 2 pipelines, 20 rows"
+        target.hangs = True
+        market.put("orders", 11)
+        assert await_seen(lambda: engine.pipeline_info("sound").rows == 11)
+        answer = status_of(engine)
+        assert not all_counted(answer)
+        assert rows_text(answer) == "ready: 2 pipelines, at least 21 rows"
+        free.set()
+
+
+def test_an_engine_that_becomes_ready_meanwhile_is_not_ready_with_what_was_there_before(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.pause()
+        collected = engine.pipelines
+
+        def pipelines() -> Any:
+            found = collected()
+            engine.resume()
+            assert engine.await_ready(PATIENCE)
+            return found
+
+        monkeypatch.setattr(engine, "pipelines", pipelines)
+        assert engine.is_ready() is False
+        assert not status_of(engine)["ready"]
+        assert engine.is_ready()

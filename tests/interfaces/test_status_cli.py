@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace.api.messages import Rates
 from headrace.api.server import serve
 from headrace.cli import errors, main
+from headrace.cli.run import change_text
 from headrace.cli.status import (
     copy_bar,
     copy_text,
@@ -190,6 +191,42 @@ def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
         assert "sources shop" in capsys.readouterr().err
         assert main.exit_code(["resume", "--source", "shop", "--data", "data"]) == 0
         assert engine.await_ready(patience())
+
+
+def test_an_error_at_work_names_its_objects_wherever_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = MemorySource("shop")
+    source.set_schema("orders", {"id": "int64"}, ["id"])
+    why = SourceRefused("There is no such table", table="public.goods", source="shop")
+    source.inject_error(why, at="open")
+    engine = Engine(
+        Pipeline(source, "orders", memory(), name="all"),
+        data=tmp_path / "data",
+        runner=ArrowRunner(),
+        recorder="thread",
+    )
+    with engine, serve(engine, tmp_path / "data"):
+        assert await_that(engine, lambda: engine.sources()[0].state == "failed")
+        log = (tmp_path / "data" / "logs" / "headrace.log").read_text()
+        status = told(capsys, "status", "--data", "data")
+        (report,) = lines_of(told(capsys, "status", "--data", "data", "--json"))
+        assert main.exit_code(["resume", "all", "--data", "data"]) == 3
+        resumed = capsys.readouterr().err
+    (failed,) = [each for each in lines_of(log) if each["event"] == "recorder failed"]
+    assert "table=public.goods" in failed["problem"]
+    assert report["sources"][0]["error"]["facts"]["table"] == "public.goods"
+    named = "There is no such table (table public.goods)"
+    changed = "\n".join(change_text("source", "shop", "streaming", report["sources"][0]))
+    for text in (
+        report["sources"][0]["reason"],
+        report["pipelines"][0]["reason"],
+        status,
+        resumed,
+        changed,
+    ):
+        assert named in text
 
 
 def test_a_reload_is_asked_for_or_waited_for(

@@ -22,6 +22,7 @@ from headrace.errors import (
     UnknownPipeline,
     UnknownTable,
     all_errors,
+    with_facts,
 )
 
 SERVICE = "/headrace.v1.ControlService/"
@@ -146,6 +147,11 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
 def error_of(shown: Mapping[str, Any] | None) -> HeadraceError | None:
     """Return the error of an `error_object`; None for None."""
     return None if shown is None else _made(shown)
+
+
+def sentence_of(shown: Mapping[str, Any] | None, subject: str = "") -> str:
+    """Return an `error_object` as a sentence with its facts; empty for None."""
+    return "" if shown is None else with_facts(shown["message"], shown.get("facts", {}), subject)
 
 
 def _made(shown: Mapping[str, Any]) -> HeadraceError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.connect import error_object
+from headrace.errors import with_facts
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
@@ -117,7 +118,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
 def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
     """Return the state as one word, and what keeps the pipeline from being ready."""
     if pipeline.state in ("paused", "failed", "stopped"):
-        return pipeline.state, "" if pipeline.error is None else pipeline.error.message
+        return pipeline.state, _sentence(pipeline.error, pipeline.name)
     if ready:
         return "streaming" if pipeline.state == "live" else pipeline.state, ""
     reason = _hindrance(pipeline, source)
@@ -132,19 +133,19 @@ def state_phrase(state: str) -> str:
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or _message(source.error)
+        why = "" if source is None else source.reason or _sentence(source.error, source.name)
         return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
-        return f"source {pipeline.source}: {source.error.message}"
+        return f"source {pipeline.source}: {_sentence(source.error, source.name)}"
     if pipeline.error is not None:
-        return f"retrying: {pipeline.error.message}"
+        return f"retrying: {_sentence(pipeline.error, pipeline.name)}"
     if pipeline.state in _COMING:
         return ""
     return "Spark is not running"
 
 
-def _message(error: HeadraceError | None) -> str:
-    return "" if error is None else error.message
+def _sentence(error: HeadraceError | None, subject: str) -> str:
+    return "" if error is None else with_facts(error.message, error.facts, subject)
 
 
 def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:

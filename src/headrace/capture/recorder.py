@@ -75,6 +75,7 @@ from headrace.errors import (
     SourceUnreachable,
     StorageError,
     UnknownTable,
+    with_facts,
 )
 from headrace.storage import killpoints
 
@@ -162,12 +163,12 @@ class Recorder:
             try:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
-                self._lose(error.message, "reconnecting")
+                self._lose(self._reason(error), "reconnecting")
             except StorageError as error:
                 self._lose_log(error)
             except HeadraceError as error:
                 if self._selection.lost_one():
-                    self._lose(error.message, "reconnecting")
+                    self._lose(self._reason(error), "reconnecting")
                 else:
                     self._fail(error)
         return self._reports
@@ -551,12 +552,12 @@ class Recorder:
         """Stop appending; the log is opened again from its index and continues after it (R36)."""
         self._log = None
         self._reports.append(Failed.of(error, stops=False))
-        self._lose(error.message, "failed")
+        self._lose(self._reason(error), "failed")
 
     def _fail(self, error: HeadraceError) -> None:
         """Stop for good: a retry does not help against this error."""
         self._reports.append(Failed.of(error, stops=True))
-        self._move("failed", error.message)
+        self._move("failed", self._reason(error))
         self._end()
 
     def _end(self) -> None:
@@ -565,6 +566,10 @@ class Recorder:
         self._log = None
         self._source.close()
         self.done = True
+
+    def _reason(self, error: HeadraceError) -> str:
+        """Return what is shown next to the state, with the names that the message leaves out."""
+        return with_facts(error.message, error.facts, self._source.name)
 
     def _move(self, state: str, reason: str = "") -> None:
         if state != self._state or reason:

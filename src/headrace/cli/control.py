@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
@@ -251,5 +252,5 @@ def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
             continue
         click.echo(f"source {each['name']} {state_phrase(each['state'])}")
         if each["state"] == "failed":
-            why = each["reason"] or (each["error"] or {}).get("message", "")
+            why = each["reason"] or sentence_of(each["error"], each["name"])
             click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)

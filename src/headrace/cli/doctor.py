@@ -90,7 +90,7 @@ def _installation() -> Iterator[CheckResult]:
         require("spark", "A pipeline")
     except NotInstalled as error:
         # Recording and reading the log work without it; `_configuration` checks for pipelines.
-        yield CheckResult(part, "note", error.message, error.remedy, error.code)
+        yield CheckResult(part, "note", error.sentence, error.remedy, error.code)
         return
     try:
         java = find_java(os.environ)
@@ -144,7 +144,7 @@ def _data(folder: Path) -> Iterator[CheckResult]:
 def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
     part = "configuration"
     for warning in found.warnings:
-        yield CheckResult(part, "note", warning.message, warning.remedy, warning.code)
+        yield CheckResult(part, "note", warning.sentence, warning.remedy, warning.code)
     if found.pipelines:
         try:
             require("spark", f"Pipeline {', '.join(found.pipelines)}")
@@ -240,7 +240,7 @@ def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
         for each in error.errors:
             yield from _wrong(part, each)
         return
-    yield CheckResult(part, "wrong", error.message, error.remedy, error.code)
+    yield CheckResult(part, "wrong", error.sentence, error.remedy, error.code)
 
 
 # --- the zip file ---------------------------------------------------------------------------------

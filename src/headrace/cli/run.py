@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.cli import errors
 from headrace.cli.common import (
     DEFAULT_FILE,
@@ -116,7 +117,7 @@ def rows_text(report: Mapping[str, Any]) -> str:
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
     """Return the lines about a new state of a source or pipeline, with the remedy of an error."""
     error = new["error"]
-    why = new["reason"] or (error or {}).get("message", "")
+    why = new["reason"] or sentence_of(error, name)
     states = f"{old} → {new['state']}".replace("_", " ")
     line = f"{what} {name}: {states}"
     lines = [f"{line}{f': {why}' if why else ''}"]
@@ -137,8 +138,8 @@ def failures(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
     """Return why a source or pipeline failed, and the remedy."""
-    error = failed["error"] or {}
-    why = failed["reason"] or error.get("message", "")
+    error = failed["error"]
+    why = failed["reason"] or sentence_of(error, failed["name"])
     lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
     return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
@@ -126,7 +127,7 @@ def remarks(
     for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
-            why = source["reason"] or (source["error"] or {}).get("message", "")
+            why = source["reason"] or sentence_of(source["error"], source["name"])
             yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
         yield from _left_out(name, source["left_out"])
     for each in report["pipelines"]:
@@ -141,15 +142,14 @@ def state_text(pipeline: Mapping[str, Any]) -> str:
 def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Remark]:
     name = f"pipeline {each['name']}"
     if each["error"]:
-        yield _remark(
-            f"{name} {state_phrase(each['state'])}", each["error"]["message"], each["error"]
-        )
+        why = sentence_of(each["error"], name)
+        yield _remark(f"{name} {state_phrase(each['state'])}", why, each["error"])
     elif each["reason"] and not each["reason"].startswith("source "):
         yield _remark(f"{name} {state_phrase(each['state'])}", each["reason"], None)
     if each["state"] == "paused":
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
-        yield _remark(name, each["set_aside"]["message"], each["set_aside"])
+        yield _remark(name, sentence_of(each["set_aside"], name), each["set_aside"])
     if count := each["dead_letters"]:
         yield Remark(
             f"{name} has {count:,} dead letter{'' if count == 1 else 's'}",
@@ -160,7 +160,8 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
 
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
     for table, error in errors.items():
-        yield _remark(f"{of} left out table {table}", error["message"], error)
+        what = f"{of} left out table {table}"
+        yield _remark(what, sentence_of(error, what), error)
 
 
 def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:

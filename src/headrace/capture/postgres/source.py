@@ -489,7 +489,8 @@ class PostgresSource:
         except PublicationRefused as error:
             # The publication exists, but did not when a change was written that is sent now.
             self._start_over = True
-            raise SourceUnreachable(error.message, source=self.name) from error
+            facts = {"source": self.name, **error.facts}
+            raise SourceUnreachable(error.message, **facts) from error
 
     def _next(self) -> Changes | None:
         try:

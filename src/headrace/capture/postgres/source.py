@@ -489,8 +489,9 @@ class PostgresSource:
         except PublicationRefused as error:
             # The publication exists, but did not when a change was written that is sent now.
             self._start_over = True
-            facts = {"source": self.name, **error.facts}
-            raise SourceUnreachable(error.message, **facts) from error
+            unreachable = SourceUnreachable(error.message)
+            unreachable.facts = {"source": self.name, **error.facts}
+            raise unreachable from error
 
     def _next(self) -> Changes | None:
         try:

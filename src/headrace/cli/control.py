@@ -8,7 +8,6 @@ pipeline's last batch. The others pause or resume pipelines, or copy their table
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     caution,
+    confirmed,
     engine_options,
     json_option,
     pipeline_names,
@@ -60,7 +60,11 @@ def apply(
     _same_file(config, answer["config"])
     if not as_json:
         _show(answer)
-    do_it = answer["now"] and not dry_run and (yes or (not as_json and _confirmed()))
+    do_it = (
+        answer["now"]
+        and not dry_run
+        and (yes or (not as_json and confirmed("Apply these changes?")))
+    )
     if do_it:
         answer = control.call("Apply", plan=answer["plan"])
     if as_json:
@@ -89,18 +93,6 @@ def _same_file(config: Path | None, read: str) -> None:
             f"The engine uses {read}, not {config}. Edit that file, or start an engine with"
             " this one."
         )
-
-
-def _confirmed() -> bool:
-    try:
-        return click.confirm("Apply these changes?", default=False)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        # The input ended, as in a CI job: the question was not answered, so this is not a no.
-        raise click.UsageError(
-            "Cannot ask for confirmation without a terminal; use --yes or --dry-run."
-        ) from None
 
 
 # --- `headrace explain` ---------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from headrace.cli.replay import replay
 from headrace.cli.run import run as run_command
 from headrace.cli.sqlite import sqlite
 from headrace.cli.status import status, top
+from headrace.cli.teardown import teardown
 from headrace.cli.try_ import try_
 from headrace.errors import HeadraceError
 from headrace.extras import DISTRIBUTION
@@ -109,6 +110,7 @@ headrace.add_command(resume)
 headrace.add_command(run_command)
 headrace.add_command(sqlite)
 headrace.add_command(status)
+headrace.add_command(teardown)
 headrace.add_command(top)
 headrace.add_command(try_)
 headrace.add_command(watch)

@@ -165,7 +165,7 @@ def test_a_watch_ends_with_its_engine_and_says_so(here: AtWork) -> None:
         here.serving.withdraw()
         here.engine.stop()
         _, err = child.communicate(timeout=patience())
-    assert (child.returncode, err) == (0, "The engine stopped.\n")
+    assert (child.returncode, err) == (3, "The engine stopped.\n")
 
 
 def test_a_watch_of_so_many_changes_ends_by_itself(

@@ -7,15 +7,18 @@ import re
 import signal
 import sqlite3
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.cli import main
-from headrace.cli.run import change_text
+from headrace.cli.run import LinesView, change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
 from tests.interfaces.inside import Begin, inside
 from tests.interfaces.terminal import Terminal
+from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -132,6 +135,79 @@ def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
     assert (code, last["event"]) == (1, "stopped")
     assert [(each["what"], each["name"]) for each in last["failed"]] == [("source", "shop")]
     assert last["failed"][0]["error"]["code"]
+
+
+def test_dead_letters_are_told_once_with_the_command_and_not_one_by_one(
+    shop: Shop, inside: Begin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = {3}
+    monkeypatch.setattr(
+        "tests.interfaces.inside.ArrowRunner",
+        lambda: ArrowRunner(fails=lambda pipeline, row: "NO" if row["id"] in bad else None),
+    )
+
+    def counted(letters: int) -> bool:
+        capsys.readouterr()
+        assert main.exit_code(["status", "--json"]) == 0
+        (pipeline,) = json.loads(capsys.readouterr().out)["pipelines"]
+        return bool(pipeline["dead_letters"] == letters)
+
+    with inside("run") as run:
+        run.ready()
+        run.said("pipeline orders has 1 dead letter\n")
+        run.said("dead-letters list orders\n")
+        bad |= {20, 21}
+        shop.insert(range(20, 22))
+        run.until(lambda: counted(3))
+        _, _, err = run.ended()
+    assert err.count("dead letter") == 1
+    with inside("run", "--json") as run:
+        run.said('"count": 3')
+        _, out, _ = run.ended()
+    (told,) = [event for event in lines_of(out) if event["event"] == "dead_letters"]
+    assert told == {"event": "dead_letters", "pipeline": "orders", "count": 3}
+
+
+def test_a_request_to_end_is_answered_at_once_and_ends_the_start(
+    shop: Shop, tmp_path: Path, inside: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(ArrowRunner):
+        """Takes as long to start as Spark may."""
+
+        def prepare(self, *given: Any) -> Any:
+            entered.set()
+            assert go.wait(patience())
+            return super().prepare(*given)
+
+    monkeypatch.setattr("tests.interfaces.inside.ArrowRunner", Slow)
+    with inside("run") as run:
+        assert entered.wait(patience())
+        asking = threading.Thread(target=run.ended)
+        asking.start()
+        run.said("stopping …")
+        go.set()
+        asking.join(patience())
+        code, _, err = run.over()
+    assert code == 0
+    assert "pipelines compiled" not in err
+    assert err.rstrip().endswith("stopped")
+    assert (tmp_path / "data" / "lock").read_bytes() == b""
+
+
+def test_a_batch_that_takes_long_is_told_with_its_size(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = {"changes": 500_000, "seconds": 12.3}
+    report = {"sources": [], "pipelines": [{"name": "orders", "applying": batch}]}
+    view = LinesView(())
+    for _ in range(3):
+        view.show(report)  # not again and again
+    told = capsys.readouterr().err
+    assert told.endswith(" pipeline orders is applying 500,000 changes, for 12 s\n")
+    assert told.count("applying") == 1
+    batch["seconds"] = 0.1
+    LinesView(()).show(report)
+    assert capsys.readouterr().err == ""
 
 
 def drop_orders(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,32 @@ def test_an_error_at_work_names_its_objects_wherever_it_is_told(
         changed,
     ):
         assert named in text
+
+
+def test_a_batch_in_progress_is_told_with_its_size_and_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(ArrowRunner):
+        def rows(self, *given: Any) -> Any:
+            entered.set()
+            assert go.wait(patience())
+            return super().rows(*given)
+
+    with at_work(tmp_path, Slow()) as here:
+        here.shop.insert(range(11, 311))
+        assert entered.wait(patience())
+        (report,) = lines_of(told(capsys, "status", "--json"))
+        (pipeline,) = report["pipelines"]
+        assert pipeline["applying"]["changes"] == 300
+        assert pipeline["applying"]["seconds"] >= 0
+        pipeline["applying"]["seconds"] = 7.0
+        assert "pipeline orders is applying 300 changes, for 7 s" in drawn(status_view(report))
+        go.set()
+        assert await_that(here.engine, lambda: here.engine.pipelines()[0].rows == 310)
+        assert here.engine.pipelines()[0].applying is None
 
 
 def test_a_reload_is_asked_for_or_waited_for(

@@ -82,6 +82,12 @@ def pipeline_fields(
         "dead_letters": pipeline.dead_letters,
         "error": _error(pipeline.error),
         "set_aside": _error(pipeline.set_aside),
+        "applying": None
+        if pipeline.applying is None
+        else {
+            "changes": pipeline.applying.changes,
+            "seconds": _rounded(pipeline.applying.seconds),
+        },
         "left_out": _errors(pipeline.left_out),
         "hops": {
             name: {"p50_ms": _rounded(hop.p50_ms), "p95_ms": _rounded(hop.p95_ms)}
@@ -112,6 +118,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
         "baseline": table.baseline,
         "rows": table.rows,
         "copy": None if table.copy is None else copy_fields(table.copy),
+        "reason": table.reason,
     }
 
 
@@ -120,7 +127,8 @@ def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) ->
     if pipeline.state in ("paused", "failed", "stopped"):
         return pipeline.state, _sentence(pipeline.error, pipeline.name)
     if ready:
-        return "streaming" if pipeline.state == "live" else pipeline.state, ""
+        state = "streaming" if pipeline.state == "live" else pipeline.state
+        return state, _load_reasons(pipeline)
     reason = _hindrance(pipeline, source)
     return pipeline.state if pipeline.state in _COMING else "not_ready", reason
 
@@ -140,8 +148,17 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if pipeline.error is not None:
         return f"retrying: {_sentence(pipeline.error, pipeline.name)}"
     if pipeline.state in _COMING:
-        return ""
+        return _load_reasons(pipeline)
     return "Spark is not running"
+
+
+def _load_reasons(pipeline: PipelineInfo) -> str:
+    """Return why tables are loaded again; one reason is given once."""
+    tables: dict[str, list[str]] = {}
+    for table in pipeline.tables:
+        if table.reason:
+            tables.setdefault(table.reason, []).append(table.table)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in tables.items())
 
 
 def _sentence(error: HeadraceError | None, subject: str) -> str:

@@ -98,6 +98,9 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
 
 _WELL = ("streaming", "watching")
 
+SHOWN_BATCH_SECONDS = 2.0
+"""Most batches take less: a remark would come and go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
@@ -150,12 +153,26 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
         yield _remark(name, sentence_of(each["set_aside"], name), each["set_aside"])
+    if (batch := each["applying"]) and batch["seconds"] >= SHOWN_BATCH_SECONDS:
+        yield Remark(batch_text(each))
     if count := each["dead_letters"]:
         yield Remark(
-            f"{name} has {count:,} dead letter{'' if count == 1 else 's'}",
+            dead_letters_text(each["name"], count),
             remedy=command("dead-letters", "list", each["name"]),
         )
     yield from _left_out(name, each["left_out"])
+
+
+def batch_text(pipeline: Mapping[str, Any]) -> str:
+    """Return how large the batch in progress is, and how long it has taken so far."""
+    batch = pipeline["applying"]
+    changes = f"{batch['changes']:,} change{'' if batch['changes'] == 1 else 's'}"
+    return f"pipeline {pipeline['name']} is applying {changes}, for {time_text(batch['seconds'])}"
+
+
+def dead_letters_text(pipeline: str, count: int) -> str:
+    """Return how many dead letters a pipeline has."""
+    return f"pipeline {pipeline} has {count:,} dead letter{'' if count == 1 else 's'}"
 
 
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import NotRunning, UnknownTable
-from headrace.runtime.info import CopyInfo, LogInfo, PipelineInfo, SourceInfo, TableInfo
-from headrace.runtime.model import Member
+from headrace.runtime.info import (
+    BatchInfo,
+    CopyInfo,
+    LogInfo,
+    PipelineInfo,
+    SourceInfo,
+    TableInfo,
+)
+from headrace.runtime.model import Member, TableState
 from headrace.runtime.new_tables import takes
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import LogRetention
@@ -214,6 +221,7 @@ def _info(state: EngineState, run: PipelineRun) -> PipelineInfo:
         error=run.error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
+        applying=_applying(run),
         left_out=run.new_tables.left_out,
     )
 
@@ -226,7 +234,16 @@ def _table_info(member: Member, target: Target, copies: Sequence[CopyInfo]) -> T
         baseline=member.baseline,
         rows=target.row_count(member.table),
         copy=next((copy for copy in copies if copy.table == member.table), None),
+        reason="" if member.state in (TableState.LIVE, TableState.COMPLETE) else member.load_reason,
     )
+
+
+def _applying(run: PipelineRun) -> BatchInfo | None:
+    found = run.delivery.applying
+    if found is None or run.error is not None or run.failed or run.paused or run.stopped:
+        return None
+    changes, since = found
+    return BatchInfo(changes, max(0.0, time.time() - since))
 
 
 def _lag(run: PipelineRun, log: LogReader) -> float:

@@ -270,3 +270,10 @@ def test_values_cannot_move_the_cursor_or_pass_for_markup() -> None:
     }
     assert "~ update" in drawn(change_line(change))
     assert "\x1b" not in change_line(change).plain
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.exit_code(["query", "order"]) == 2
+    assert "Did you mean orders?" in capsys.readouterr().err

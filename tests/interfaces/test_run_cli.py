@@ -227,6 +227,23 @@ def test_the_end_may_be_asked_for_while_it_starts(
     assert "stopped" in err
 
 
+def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = LinesView(())
+    away = {"state": "not_ready", "reason": "source shop is reconnecting: gone", "error": None}
+    back = {"state": "streaming", "reason": "", "error": None}
+    for name in ("orders", "goods"):
+        view.changed("pipeline", name, "streaming", away)
+        view.changed("pipeline", name, "not_ready", away)
+    view.changed("pipeline", "orders", "not_ready", back)
+    assert capsys.readouterr().err == ""
+    loading = {"state": "loading", "reason": "goods: its columns changed", "error": None}
+    view.changed("pipeline", "goods", "not_ready", loading)
+    told = capsys.readouterr().err
+    assert told.endswith("pipeline goods: streaming → loading: goods: its columns changed\n")
+
+
 def test_a_name_is_told_as_it_is_written() -> None:
     new = {"state": "catching_up", "reason": "", "error": None}
     told = change_text("pipeline", "odd_name", "not_started", new)

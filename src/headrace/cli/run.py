@@ -160,6 +160,8 @@ class LinesView:
         """`options` make the suggested commands select the same engine."""
         self._options = options
         self._copies_due = 0.0
+        self._source_away: dict[str, str] = {}
+        """The states of pipelines before their source was away, which the source's line says."""
 
     def __enter__(self) -> LinesView:
         return self
@@ -194,6 +196,13 @@ class LinesView:
             self._plain(f"  {line}" if line else "")
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
+        if what == "pipeline":
+            if new["reason"].startswith("source "):
+                self._source_away.setdefault(name, old)
+                return
+            old = self._source_away.pop(name, old)
+            if old == new["state"]:
+                return
         first, *rest = change_text(what, name, old, new)
         self._line(first)
         for line in rest:

@@ -582,7 +582,8 @@ def _setting_problems(server: Server, options: PostgresOptions) -> Iterator[Head
         yield ServerRefused(
             "The server is a standby, where publications cannot be created or altered",
             publication=options.publication,
-            remedy=f"Create the publication on the primary, and {_SETTING.format('false', 'False')}:"
+            remedy="Create the publication on the primary, and"
+            f" {_SETTING.format('false', 'False')}:"
             f" CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
             " WITH (publish_via_partition_root = true);",
         )

@@ -149,7 +149,7 @@ def _batches(report: Mapping[str, Any], least: float) -> list[str]:
     return [
         batch_text(each)
         for each in report["pipelines"]
-        if (batch := each["applying"]) and batch["seconds"] >= least
+        if (batch := each.get("applying")) and batch["seconds"] >= least
     ]
 
 

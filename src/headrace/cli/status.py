@@ -153,7 +153,7 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
         yield _remark(name, sentence_of(each["set_aside"], name), each["set_aside"])
-    if (batch := each["applying"]) and batch["seconds"] >= SHOWN_BATCH_SECONDS:
+    if (batch := each.get("applying")) and batch["seconds"] >= SHOWN_BATCH_SECONDS:
         yield Remark(batch_text(each))
     if count := each["dead_letters"]:
         yield Remark(

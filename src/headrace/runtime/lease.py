@@ -79,8 +79,11 @@ _GLOB = "*?[]{}"
 """Spark reads a path with one of these as a pattern, and finds nothing (S6)."""
 
 
-_OF_THE_DISK = "lost+found"
-"""The folder of root that a disk has at its top."""
+_WRITTEN = (
+    *("lock", "run", "control.sqlite", "control.sqlite-wal", "control.sqlite-shm", "storage"),
+    *("log", "dead-letters", "scratch", "tables", "logs", "spark-events", "spark-warehouse"),
+)
+"""What an engine writes in its data directory. The disk, or a server, may have more there."""
 
 
 class LeaseHolder(msgspec.Struct, frozen=True):
@@ -160,8 +163,8 @@ def _check_owner(folder: Path) -> None:
             remedy=f"Restrict access: chmod 700 {named}",
         )
     # Others may have been able to write here before.
-    for entry in folder.iterdir():
-        if entry.lstat().st_uid != os.geteuid() and entry.name != _OF_THE_DISK:
+    for entry in map(folder.joinpath, _WRITTEN):
+        if os.path.lexists(entry) and entry.lstat().st_uid != os.geteuid():
             raise BadDataDirectory(
                 "A file in the data directory belongs to another user",
                 path=str(entry),

@@ -43,7 +43,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "cli.cluster": _VERB,
     "cli.config": _VERB,
     "cli.demo.command": _VERB,
-    "cli.main": "the root of the command line, run by `python -m headrace`",
+    "cli.teardown": _VERB,
     "config.load": "what a configuration is put together from, in its order",
     "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
     "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",

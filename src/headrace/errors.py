@@ -82,7 +82,7 @@ Long because every error is one class here, with its code, exit code and remedy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Self
 
 __all__ = [
@@ -184,6 +184,8 @@ __all__ = [
     "WrongValue",
     "all_errors",
     "code_in",
+    "fact_text",
+    "with_facts",
 ]
 
 
@@ -221,9 +223,37 @@ class HeadraceError(Exception):
         """The message without code and facts."""
         return str(self.args[0])
 
+    @property
+    def sentence(self) -> str:
+        """The message with the facts that it does not contain, for people."""
+        return with_facts(self.message, self.facts)
+
     def __str__(self) -> str:
         facts = "".join(f", {name}={value}" for name, value in self.facts.items())
         return f"[headrace:{self.code}] {self.message}{facts}"
+
+
+def with_facts(message: str, facts: Mapping[str, object], subject: str = "") -> str:
+    """
+    Return the message with, in brackets, the facts that it and `subject` do not contain.
+
+    Most messages name their facts. `subject` is what the reader sees in front of the message.
+    """
+    what, seen = message.rstrip("."), f"{subject} {message}"
+    unsaid = {
+        name: text for name, of in facts.items() if (text := fact_text(of)) and text not in seen
+    }
+    if unsaid:
+        named = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in unsaid.items())
+        what += f" ({named})"
+    return what
+
+
+def fact_text(value: object) -> str:
+    """Return a fact as it is shown: the names of a list with spaces between."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return " ".join(str(each) for each in value)
+    return str(value)
 
 
 def code_in(text: str) -> str | None:

@@ -274,6 +274,27 @@ def test_an_include_that_no_file_can_be(file: Path) -> None:
         load(file, environment=NO_VARIABLES)
 
 
+def test_what_may_never_end_is_not_included(file: Path) -> None:
+    os.mkfifo(file.parent / "pipe.conf")
+    for name in ("pipe.conf", "/dev/tty"):
+        file.write_text(f'include "{name}"')
+        with pytest.raises(ConfigUnreadable, match="pipe, a device or a socket"):
+            load(file, environment=NO_VARIABLES)
+    file.write_text("a = 1")
+    (file.parent / "headrace.conf.d").mkdir()
+    os.mkfifo(file.parent / "headrace.conf.d" / "more.conf")
+    with pytest.raises(ConfigUnreadable, match=r"more\.conf is a pipe"):
+        load(file, environment=NO_VARIABLES)
+
+
+def test_a_configuration_may_come_through_a_pipe_that_was_named(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, b"a = 1")
+    os.close(write)
+    assert load(Path(f"/dev/fd/{read}"), environment=NO_VARIABLES).plain() == {"a": 1}
+    os.close(read)
+
+
 def test_a_missing_substitution_names_the_variable_that_would_do(file: Path) -> None:
     file.write_text("a = ${DATABASE_URL}")
     with pytest.raises(ConfigUnresolved) as caught:

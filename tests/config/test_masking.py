@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +120,12 @@ def test_a_secret_is_read_from_where_it_is(
 def test_a_secret_does_not_print() -> None:
     assert repr(Secret("env:X")) == "Secret('env:X')"
     assert "hunter2" not in repr(Secret("hunter2")) + str(Secret("hunter2"))
+
+
+def test_a_secret_is_not_awaited_at_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "password")
+    with pytest.raises(NoSecret, match="pipe, a device or a socket"):
+        read_secret(f"file:{tmp_path}/password")
 
 
 @pytest.mark.parametrize("reference", ["env:NOT_SET_AT_ALL", "file:/not/there", "hunter2", "a:b"])

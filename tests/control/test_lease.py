@@ -53,6 +53,45 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
         usable_folder(tmp_path / "file")
 
 
+def test_a_directory_in_which_others_could_place_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = usable_folder(tmp_path / "data")
+    (data / "lost+found").mkdir()
+    data.chmod(0o777)
+    with pytest.raises(BadDataDirectory, match="Every user can write") as caught:
+        usable_folder(data)
+    assert caught.value.remedy == f"Restrict access: chmod 700 {data}"
+    data.chmod(0o755)
+    assert usable_folder(data) == data
+    monkeypatch.setattr(os, "geteuid", lambda: data.stat().st_uid + 1)
+    with pytest.raises(BadDataDirectory, match="belongs to another user") as caught:
+        usable_folder(data)
+    assert f"chown -R {os.geteuid()} {data}" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["lock", "log"])
+def test_a_link_of_another_user_in_the_directory_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    data = usable_folder(tmp_path / "data")
+    (data / name).symlink_to(tmp_path / "elsewhere")
+    real = Path.lstat
+
+    def of_another(path: Path) -> os.stat_result:
+        found = real(path)
+        if path.name != name:
+            return found
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10]))
+
+    assert usable_folder(data) == data
+    monkeypatch.setattr(Path, "lstat", of_another)
+    with pytest.raises(BadDataDirectory) as caught:
+        usable_folder(data)
+    assert caught.value.facts["path"] == str(data / name)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_the_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     made = usable_folder(tmp_path / "data")
     assert made.stat().st_mode & 0o777 == 0o700

@@ -17,7 +17,8 @@ from headrace.errors import (
 )
 from headrace.pipeline.definition import OnSchemaChange, Pipeline
 from headrace.pipeline.steps import Filter, equals
-from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.model import TableState
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.tables import Row
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.targets.row_target import RowTarget
@@ -126,6 +127,20 @@ def test_readers_see_the_old_columns_until_the_new_ones_take_their_place() -> No
         assert len(counted) in (3, 4)
         seen.add(tuple(counted[1]))
     assert seen == {("id", "status"), ("id", "status", "note")}
+
+
+def test_a_table_that_is_loaded_again_says_why_until_it_is_shown() -> None:
+    world = World(memory())
+    (member,) = [each for each in world.live.members if each.table == "orders"]
+    world.source.add_column("orders", "note", "text")
+    world.source.emit_insert("orders", {"id": 4, "status": "new", "note": "n"})
+    world.flush()
+    reasons = set()
+    while world.live.step() != IDLE:
+        reasons.add((member.state == TableState.LIVE, member.load_reason))
+    assert (False, "its columns changed: note added") in reasons
+    assert {why for shown, why in reasons if shown} <= {""}
+    assert (member.state, member.load_reason) == (TableState.LIVE, "")
 
 
 def test_who_listens_is_told_of_rows_with_other_columns() -> None:

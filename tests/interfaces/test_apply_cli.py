@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from tests.interfaces.at_work import CONFIGURATION
+from tests.interfaces.at_work import CONFIGURATION, started
 from tests.interfaces.inside import Begin, inside
+from tests.support.patience import patience
 from tests.support.shop import Shop
 
 __all__ = ["inside"]
@@ -28,6 +29,37 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obje
     assert main.exit_code([*arguments, "--json", "--data", "data"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
+
+
+@pytest.mark.process
+def test_a_watch_goes_on_with_the_table_that_replaces_its_own(
+    shop: Shop, tmp_path: Path, inside: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = None
+    try:
+        with inside("run") as run:
+            run.ready()
+            child = started("watch", "orders", "--rows", "--json", cwd=tmp_path)
+            assert child.stdout is not None
+            assert child.stderr is not None
+            for _ in range(10):
+                assert "insert" in child.stdout.readline()
+            (tmp_path / "headrace.conf").write_text(CONFIGURATION.replace("by_cust", "of_cust"))
+            asked(capsys, "apply", "--yes")
+            # Said once it follows again: what changes from now on is printed.
+            while "was replaced" not in (line := child.stderr.readline()):
+                assert line
+            run.ready()
+            shop.insert(range(50, 51))
+            while json.loads(child.stdout.readline())["key"] != [50]:
+                pass
+            run.ended()
+        assert child.wait(patience()) == 3
+        assert "The engine stopped." in child.stderr.read()
+    finally:
+        if child is not None:
+            child.kill()
+            child.communicate()
 
 
 def test_what_changed_is_shown_and_done_while_the_engine_runs(

@@ -269,6 +269,42 @@ def test_version_names_everything_without_loading_it(tmp_path: Path) -> None:
     assert headrace("version", cwd=tmp_path).stdout.startswith("headrace")
 
 
+def test_the_option_prints_our_version_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.exit_code(["--version"]) == 0
+    out = capsys.readouterr().out
+    assert main.exit_code(["version", "--json"]) == 0
+    assert out == f"headrace {json.loads(capsys.readouterr().out)['headrace']}\n"
+
+
+AT_THE_END = """
+import atexit, os, sys
+from headrace.cli import main
+
+class Freed:
+    def __del__(self):
+        os.write(2, b"freed")
+
+def unwritten(*_, **__):
+    atexit.register(print, "at the end")
+    sys.stdout.write("and the rest")
+    return 3
+
+kept = Freed()
+main._ended = unwritten
+main.run()
+"""
+
+
+@pytest.mark.process
+def test_a_process_ends_with_all_it_printed_before_its_memory_is_freed(tmp_path: Path) -> None:
+    ended = python(
+        "-c", AT_THE_END, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    )
+    # A thread of Arrow that frees bytes of ours meanwhile would abort the process.
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert ended.stdout == "and the restat the end\n"
+
+
 def test_help_and_no_arguments_show_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.exit_code(["--help"]) == 0
     shown = capsys.readouterr().out

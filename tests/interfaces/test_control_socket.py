@@ -203,6 +203,23 @@ def test_it_speaks_connects_json(control: Control) -> None:
         ("Watch", b"{}", "application/json", 400, "invalid_argument"),
         ("Nonsense", b"{}", "application/json", 501, "unimplemented"),
         ("Query", b'{"pipeline": "other"}', "application/json", 404, "not_found"),
+        ("Query", b'{"pipeline": "\\ud800"}', "application/json", 400, "invalid_argument"),
+        ("Query", b'{"\\udfff": "orders"}', "application/json", 400, "invalid_argument"),
+        ("Query", b"[" * 100_000, "application/json", 400, "invalid_argument"),
+        (
+            "Query",
+            b'{"pipeline": "orders", "key": ' + b"[" * 500 + b"]" * 500 + b"}",
+            "application/json",
+            400,
+            "invalid_argument",
+        ),
+        (
+            "Query",
+            b'{"pipeline": "orders", "key": [NaN]}',
+            "application/json",
+            400,
+            "invalid_argument",
+        ),
         ("Explain", b'{"pipeline": "orders"}', "application/json", 400, "failed_precondition"),
     ],
 )

@@ -226,6 +226,19 @@ def test_a_letter_is_shown_with_both_images_its_reason_and_what_to_do(
     assert "engine.reload(source, 'orders')" in out
 
 
+def test_the_step_and_the_column_that_failed_are_named(tmp_path: Path) -> None:
+    failed = update(4, order(1), order(1, qty=0))
+    for number, (facts, named) in enumerate(
+        [
+            ({"step": "transform 2", "column": "cents"}, "expression of column cents in transform"),
+            ({"step": "filters"}, "fix the filters, or the row in the source."),
+        ]
+    ):
+        opened(tmp_path / str(number), "orders").add([letter(failed, facts=facts)])
+        (found,) = read_letters(Files(RealDisk(), str(tmp_path / str(number))))
+        assert named in views.what_to_do(found)
+
+
 def test_a_letter_behind_another_says_which(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = ran(capsys, "show", at(6), "--data", data)
     assert f"Waits for the dead letter at {at(4)}." in out

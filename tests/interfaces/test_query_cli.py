@@ -165,7 +165,7 @@ def test_a_watch_ends_with_its_engine_and_says_so(here: AtWork) -> None:
         here.serving.withdraw()
         here.engine.stop()
         _, err = child.communicate(timeout=patience())
-    assert (child.returncode, err) == (0, "The engine stopped.\n")
+    assert (child.returncode, err) == (3, "The engine stopped.\n")
 
 
 def test_a_watch_of_so_many_changes_ends_by_itself(
@@ -270,3 +270,10 @@ def test_values_cannot_move_the_cursor_or_pass_for_markup() -> None:
     }
     assert "~ update" in drawn(change_line(change))
     assert "\x1b" not in change_line(change).plain
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.exit_code(["query", "order"]) == 2
+    assert "Did you mean orders?" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -68,6 +69,26 @@ def test_into_memory_it_says_what_would_be_there(
     assert (code, err) == (0, "")
     end = shop.log().end
     assert out.startswith(f"10 baseline rows, 6 changes, 14 rows in the target, up to {end}, in ")
+
+
+def test_the_progress_is_shown_while_spark_starts(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def noted(name: str, begin: Any) -> Any:
+        @contextmanager
+        def both(*given: object) -> Iterator[Any]:
+            begun.append(name)
+            with begin(*given) as made:
+                yield made
+
+        return both
+
+    for name in ("_shown", "spark_alone"):
+        monkeypatch.setattr(replay, name, noted(name, getattr(replay, name)))
+    assert ran(capsys, shop, "orders", "--into", "memory")[0] == 0
+    assert begun == ["_shown", "spark_alone"]
 
 
 def test_the_summary_as_json(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ import re
 import signal
 import sqlite3
 import subprocess
+import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from headrace.cli.run import JsonView, LinesView, Notices, change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
 from tests.interfaces.inside import Begin, inside
 from tests.interfaces.terminal import Terminal
+from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -135,6 +137,79 @@ def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
     assert last["failed"][0]["error"]["code"]
 
 
+def test_dead_letters_are_told_once_with_the_command_and_not_one_by_one(
+    shop: Shop, inside: Begin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = {3}
+    monkeypatch.setattr(
+        "tests.interfaces.inside.ArrowRunner",
+        lambda: ArrowRunner(fails=lambda pipeline, row: "NO" if row["id"] in bad else None),
+    )
+
+    def counted(letters: int) -> bool:
+        capsys.readouterr()
+        assert main.exit_code(["status", "--json"]) == 0
+        (pipeline,) = json.loads(capsys.readouterr().out)["pipelines"]
+        return bool(pipeline["dead_letters"] == letters)
+
+    with inside("run") as run:
+        run.ready()
+        run.said("pipeline orders has 1 dead letter\n")
+        run.said("dead-letters list orders\n")
+        bad |= {20, 21}
+        shop.insert(range(20, 22))
+        run.until(lambda: counted(3))
+        _, _, err = run.ended()
+    assert err.count("dead letter") == 1
+    with inside("run", "--json") as run:
+        run.said('"count": 3')
+        _, out, _ = run.ended()
+    (told,) = [event for event in lines_of(out) if event["event"] == "dead_letters"]
+    assert told == {"event": "dead_letters", "pipeline": "orders", "count": 3}
+
+
+def test_a_request_to_end_is_answered_at_once_and_ends_the_start(
+    shop: Shop, tmp_path: Path, inside: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(ArrowRunner):
+        """Takes as long to start as Spark may."""
+
+        def prepare(self, *given: Any) -> Any:
+            entered.set()
+            assert go.wait(patience())
+            return super().prepare(*given)
+
+    monkeypatch.setattr("tests.interfaces.inside.ArrowRunner", Slow)
+    with inside("run") as run:
+        assert entered.wait(patience())
+        asking = threading.Thread(target=run.ended)
+        asking.start()
+        run.said("stopping …")
+        go.set()
+        asking.join(patience())
+        code, _, err = run.over()
+    assert code == 0
+    assert "pipelines compiled" not in err
+    assert err.rstrip().endswith("stopped")
+    assert (tmp_path / "data" / "lock").read_bytes() == b""
+
+
+def test_a_batch_that_takes_long_is_told_with_its_size(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = {"changes": 500_000, "seconds": 12.3}
+    report = {"sources": [], "pipelines": [{"name": "orders", "applying": batch}]}
+    view = LinesView(())
+    for _ in range(3):
+        view.show(report)  # not again and again
+    told = capsys.readouterr().err
+    assert told.endswith(" pipeline orders is applying 500,000 changes, for 12 s\n")
+    assert told.count("applying") == 1
+    batch["seconds"] = 0.1
+    LinesView(()).show(report)
+    assert capsys.readouterr().err == ""
+
+
 def drop_orders(shop: Shop) -> None:
     app = sqlite3.connect(shop.path)
     app.execute("drop table orders")
@@ -152,7 +227,7 @@ def test_the_end_may_be_asked_for_while_it_starts(
     assert "stopped" in err
 
 
-@pytest.mark.parametrize("view", [LinesView(lambda report: []), JsonView()])
+@pytest.mark.parametrize("view", [LinesView(()), JsonView()])
 def test_a_notice_is_told_once_with_its_remedy(
     capsys: pytest.CaptureFixture[str], view: LinesView | JsonView
 ) -> None:
@@ -168,6 +243,23 @@ def test_a_notice_is_told_once_with_its_remedy(
     told = "".join(capsys.readouterr())
     assert [told.count(f"Table t{number} is copied again") for number in (1, 2, 3)] == [1, 1, 1]
     assert told.count("Wait.") == 3
+
+
+def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = LinesView(())
+    away = {"state": "not_ready", "reason": "source shop is reconnecting: gone", "error": None}
+    back = {"state": "streaming", "reason": "", "error": None}
+    for name in ("orders", "goods"):
+        view.changed("pipeline", name, "streaming", away)
+        view.changed("pipeline", name, "not_ready", away)
+    view.changed("pipeline", "orders", "not_ready", back)
+    assert capsys.readouterr().err == ""
+    loading = {"state": "loading", "reason": "goods: its columns changed", "error": None}
+    view.changed("pipeline", "goods", "not_ready", loading)
+    told = capsys.readouterr().err
+    assert told.endswith("pipeline goods: streaming → loading: goods: its columns changed\n")
 
 
 def test_a_name_is_told_as_it_is_written() -> None:

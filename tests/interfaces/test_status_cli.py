@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from headrace.api.messages import Rates
 from headrace.api.server import serve
 from headrace.cli import errors, main
+from headrace.cli.run import change_text
 from headrace.cli.status import (
     copy_bar,
     copy_text,
@@ -219,6 +221,68 @@ def test_a_source_is_reset_once_that_is_confirmed(
     assert here.engine.pipelines()[0].tables[0].baseline > before
     assert main.exit_code(["reset", "nowhere", "--yes"]) == 2
     assert "There is no source nowhere" in capsys.readouterr().err
+
+
+def test_an_error_at_work_names_its_objects_wherever_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = MemorySource("shop")
+    source.set_schema("orders", {"id": "int64"}, ["id"])
+    why = SourceRefused("There is no such table", table="public.goods", source="shop")
+    source.inject_error(why, at="open")
+    engine = Engine(
+        Pipeline(source, "orders", memory(), name="all"),
+        data=tmp_path / "data",
+        runner=ArrowRunner(),
+        recorder="thread",
+    )
+    with engine, serve(engine, tmp_path / "data"):
+        assert await_that(engine, lambda: engine.sources()[0].state == "failed")
+        log = (tmp_path / "data" / "logs" / "headrace.log").read_text()
+        status = told(capsys, "status", "--data", "data")
+        (report,) = lines_of(told(capsys, "status", "--data", "data", "--json"))
+        assert main.exit_code(["resume", "all", "--data", "data"]) == 3
+        resumed = capsys.readouterr().err
+    (failed,) = [each for each in lines_of(log) if each["event"] == "recorder failed"]
+    assert "table=public.goods" in failed["problem"]
+    assert report["sources"][0]["error"]["facts"]["table"] == "public.goods"
+    named = "There is no such table (table public.goods)"
+    changed = "\n".join(change_text("source", "shop", "streaming", report["sources"][0]))
+    for text in (
+        report["sources"][0]["reason"],
+        report["pipelines"][0]["reason"],
+        status,
+        resumed,
+        changed,
+    ):
+        assert named in text
+
+
+def test_a_batch_in_progress_is_told_with_its_size_and_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(ArrowRunner):
+        def rows(self, *given: Any) -> Any:
+            entered.set()
+            assert go.wait(patience())
+            return super().rows(*given)
+
+    with at_work(tmp_path, Slow()) as here:
+        here.shop.insert(range(11, 311))
+        assert entered.wait(patience())
+        (report,) = lines_of(told(capsys, "status", "--json"))
+        (pipeline,) = report["pipelines"]
+        assert pipeline["applying"]["changes"] == 300
+        assert pipeline["applying"]["seconds"] >= 0
+        pipeline["applying"]["seconds"] = 7.0
+        assert "pipeline orders is applying 300 changes, for 7 s" in drawn(status_view(report))
+        go.set()
+        assert await_that(here.engine, lambda: here.engine.pipelines()[0].rows == 310)
+        assert here.engine.pipelines()[0].applying is None
 
 
 def test_a_reload_is_asked_for_or_waited_for(

@@ -116,9 +116,10 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
     bad = {77, MANY - 1}
     parts, facts = batch(log, ORDERS, inserts(first, bad), inserts(MANY - first, bad, first + 1))
     result = prepared.rows(parts, facts)
+    cause = {"step": "transform 1", "column": "x"} if way == "probe" else {}
     assert result.failures == (
-        Failure((77, 0), "DIVIDE_BY_ZERO"),
-        Failure((MANY - 1, 0), "DIVIDE_BY_ZERO"),
+        Failure((77, 0), "DIVIDE_BY_ZERO", cause),
+        Failure((MANY - 1, 0), "DIVIDE_BY_ZERO", cause),
     )
     commits = result.rows["_commit"].to_pylist()
     assert commits == [at for at in range(1, MANY + 1) if at not in bad]
@@ -159,6 +160,10 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
         (3, "CAST_INVALID_INPUT"),
         (4, "ARITHMETIC_OVERFLOW"),
     ]
+    if way == "probe":
+        assert [failure.facts for failure in result.failures] == [
+            {"step": "transform 1", "column": column} for column in ("x", "y", "z")
+        ]
     assert row_tuples(result, "id") == [("insert", 1, 1)]
     assert "secret" not in repr(result.failures)
 
@@ -183,9 +188,10 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
     ]  # fmt: skip
     parts, _ = batch(log, ORDERS, *segments)
     loaded = list(prepared.baseline(parts[0]))
+    cause = {"step": "filters"} if way == "probe" else {}
     assert [each.failures for each in loaded] == [
-        (Failure((1, 5), "DIVIDE_BY_ZERO"),),
-        (Failure((3, 29), "DIVIDE_BY_ZERO"),),
+        (Failure((1, 5), "DIVIDE_BY_ZERO", cause),),
+        (Failure((3, 29), "DIVIDE_BY_ZERO", cause),),
     ]
     assert all(each.rows.schema == output.arrow for each in loaded)
     ids = sorted(id for each in loaded for id in each.rows["id"].to_pylist())

@@ -41,6 +41,9 @@ class Scripted:
             reference: self.bad[reference] for reference in references if reference in self.cheap
         }
 
+    def cause(self, reference: RowReference) -> dict[str, str]:
+        return {"step": "filters"} if self._suspects and reference in self._suspects else {}
+
     def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
         self.asked.append(most)
         if self._suspects is None:

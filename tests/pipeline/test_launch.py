@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SparkFailed
+from headrace.spark_session import jvm
 from headrace.spark_session.java import Java
 from headrace.spark_session.jvm import command_line, launch, properties, workers_from_folder
 from headrace.spark_session.settings import (
@@ -100,6 +101,17 @@ def test_a_path_with_a_space_stays_one_option(tmp_path: Path) -> None:
 def test_a_path_that_the_launcher_would_take_apart_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SparkFailed):
         application_settings(tmp_path / 'a"b', 2, {})
+
+
+def test_the_folder_of_spark_tables_is_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The JVM would create it, and is not started here.
+    monkeypatch.setattr(jvm, "find_java", lambda _environ: script(tmp_path, ""))
+    monkeypatch.setattr(jvm, "launch", lambda *_: pytest.fail("launched"))
+    with pytest.raises(pytest.fail.Exception, match="launched"):
+        jvm._start(tmp_path / "data", {}, {}, ui=False, events=False)
+    assert (tmp_path / "data" / "spark-warehouse").stat().st_mode & 0o777 == 0o700
 
 
 def script(folder: Path, body: str) -> Java:

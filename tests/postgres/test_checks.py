@@ -122,7 +122,7 @@ def test_a_role_without_rights_is_told_each_statement_it_needs(database: Databas
         f'GRANT USAGE ON SCHEMA "Odd" TO "{role}";',
         f'GRANT SELECT ON "Odd"."t" TO "{role}";',
         f'GRANT "postgres" TO "{role}"; or let the owner create the publication,'
-        " and set create_publication to false.",
+        " and set publication.create to false (in Python: create_publication=False).",
     ]
     for problem in problems[:-1]:
         database.execute(problem.remedy)

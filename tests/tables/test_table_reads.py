@@ -420,6 +420,7 @@ def test_many_rows_over_many_chunks_are_what_a_dict_would_be() -> None:
                 "_op": pa.array(ops, pa.int8()),
                 "_commit": pa.array(np.full(size, commit)),
                 "_ordinal": pa.array(np.arange(size), pa.int32()),
+                "_time": pa.array(np.zeros(size, np.int64), pa.timestamp("us", "UTC")),
                 "id": pa.array(ids),
                 "email": pa.array([f"{n}@x" for n in ids.tolist()]),
                 "grp": pa.array(groups, pa.int32()),

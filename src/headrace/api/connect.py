@@ -22,6 +22,7 @@ from headrace.errors import (
     UnknownPipeline,
     UnknownTable,
     all_errors,
+    with_facts,
 )
 
 SERVICE = "/headrace.v1.ControlService/"
@@ -30,6 +31,9 @@ STREAMING = "application/connect+json"
 
 LARGEST_REQUEST = 1 << 20
 """In bytes; no command of ours comes close to it."""
+
+DEEPEST_REQUEST = 16
+"""In levels of objects and lists; the keys of a request are lists of values."""
 
 _HEAD = struct.Struct(">BI")
 _ENDS = 0b10
@@ -68,12 +72,38 @@ def message(fields: Mapping[str, Any]) -> bytes:
 def parsed(data: bytes) -> dict[str, Any]:
     """Return the fields of a message; names may be in protobuf's JSON form (camelCase)."""
     try:
-        fields = json.loads(data or b"{}")
+        fields = json.loads(data or b"{}", parse_constant=_no_number)
+    except RecursionError:
+        raise BadRequest("The message is nested too deeply") from None
     except ValueError:
         raise BadRequest("The message is not JSON") from None
     if not isinstance(fields, dict):
         raise BadRequest("The message is not an object")
     return fields
+
+
+def asked(data: bytes) -> dict[str, Any]:
+    """Return the fields of a request, which an answer can quote."""
+    fields = parsed(data)
+    level: list[Any] = [fields]
+    for _ in range(DEEPEST_REQUEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise BadRequest(f"The message is nested more than {DEEPEST_REQUEST} levels deep")
+    try:
+        message(fields)
+    except UnicodeEncodeError:
+        raise BadRequest("The message contains half of a surrogate pair") from None
+    return fields
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
 
 
 def envelope(fields: Mapping[str, Any]) -> bytes:
@@ -107,7 +137,7 @@ def opened(data: bytes) -> dict[str, Any]:
     flags, length = _HEAD.unpack(data[: _HEAD.size])
     if flags or length != len(data) - _HEAD.size:
         raise BadRequest("A streaming request must be one message in an envelope")
-    return parsed(data[_HEAD.size :])
+    return asked(data[_HEAD.size :])
 
 
 def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, dict[str, Any]]:
@@ -146,6 +176,11 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
 def error_of(shown: Mapping[str, Any] | None) -> HeadraceError | None:
     """Return the error of an `error_object`; None for None."""
     return None if shown is None else _made(shown)
+
+
+def sentence_of(shown: Mapping[str, Any] | None, subject: str = "") -> str:
+    """Return an `error_object` as a sentence with its facts; empty for None."""
+    return "" if shown is None else with_facts(shown["message"], shown.get("facts", {}), subject)
 
 
 def _made(shown: Mapping[str, Any]) -> HeadraceError:

@@ -26,6 +26,7 @@ import msgspec
 from headrace.api import table_reads
 from headrace.api.messages import Rates, pipeline_fields, source_fields
 from headrace.api.table_reads import columns_shown
+from headrace.config.schema import nearest
 from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
 
 if TYPE_CHECKING:
@@ -375,8 +376,12 @@ class ControlService:
         for info in found:
             if info.name == name:
                 return info
+        names = sorted(info.name for info in found)
+        near = nearest(name, names)
         raise UnknownPipeline(
-            f"There is no pipeline {name}", pipelines=sorted(info.name for info in found)
+            f"There is no pipeline {name}",
+            remedy=f"Did you mean {near}?" if near else None,
+            pipelines=names,
         )
 
 

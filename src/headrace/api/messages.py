@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.connect import error_object
+from headrace.errors import with_facts
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
@@ -98,6 +99,12 @@ def pipeline_fields(
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
+        "applying": None
+        if pipeline.applying is None
+        else {
+            "changes": pipeline.applying.changes,
+            "seconds": _rounded(pipeline.applying.seconds),
+        },
         "left_out": _errors(pipeline.left_out),
         "hops": {
             name: {"p50_ms": _rounded(hop.p50_ms), "p95_ms": _rounded(hop.p95_ms)}
@@ -129,15 +136,17 @@ def _table(table: TableInfo) -> dict[str, Any]:
         "rows": table.rows,
         "rows_age_seconds": _rounded(table.rows_age),
         "copy": None if table.copy is None else copy_fields(table.copy),
+        "reason": table.reason,
     }
 
 
 def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
     """Return the state as one word, and what keeps the pipeline from being ready."""
     if pipeline.state in ("paused", "failed", "stopped"):
-        return pipeline.state, "" if pipeline.error is None else pipeline.error.message
+        return pipeline.state, _sentence(pipeline.error, pipeline.name)
     if ready:
-        return "streaming" if pipeline.state == "live" else pipeline.state, ""
+        state = "streaming" if pipeline.state == "live" else pipeline.state
+        return state, _load_reasons(pipeline)
     reason = _hindrance(pipeline, source)
     return pipeline.state if pipeline.state in _COMING else "not_ready", reason
 
@@ -150,14 +159,14 @@ def state_phrase(state: str) -> str:
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or _message(source.error)
+        why = "" if source is None else source.reason or _sentence(source.error, source.name)
         return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
-        return f"source {pipeline.source}: {source.error.message}"
+        return f"source {pipeline.source}: {_sentence(source.error, source.name)}"
     if pipeline.error is not None:
-        return f"retrying: {pipeline.error.message}"
+        return f"retrying: {_sentence(pipeline.error, pipeline.name)}"
     if pipeline.state in _COMING:
-        return ""
+        return _load_reasons(pipeline)
     if source.reason:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
@@ -165,8 +174,17 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     return "Spark is not running, or does not answer"
 
 
-def _message(error: HeadraceError | None) -> str:
-    return "" if error is None else error.message
+def _load_reasons(pipeline: PipelineInfo) -> str:
+    """Return why tables are loaded again; one reason is given once."""
+    tables: dict[str, list[str]] = {}
+    for table in pipeline.tables:
+        if table.reason:
+            tables.setdefault(table.reason, []).append(table.table)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in tables.items())
+
+
+def _sentence(error: HeadraceError | None, subject: str) -> str:
+    return "" if error is None else with_facts(error.message, error.facts, subject)
 
 
 def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:

@@ -324,7 +324,7 @@ class _Handler(BaseHTTPRequestHandler):
             return status, connect.message(fields)
         if kind != connect.UNARY:
             raise BadRequest(f"{verb} requires content type {connect.UNARY}", content_type=kind)
-        return 200, connect.message(call(connect.parsed(body)))
+        return 200, connect.message(call(connect.asked(body)))
 
     def _stream(self, verb: str, body: bytes, kind: str) -> None:
         """Send one message after the other; an error is in the last one, as Connect defines."""

@@ -22,7 +22,7 @@ from headrace.changelog.entries import File, SchemaColumn
 from headrace.changelog.history import as_columns
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.errors import HeadraceError, RecorderFailed, all_errors
+from headrace.errors import HeadraceError, RecorderFailed, all_errors, fact_text
 
 _HEAD = struct.Struct(">I")
 LONGEST = 256 << 20
@@ -240,7 +240,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     @classmethod
     def of(cls, error: HeadraceError, *, stops: bool) -> Failed:
         """Return the error as a report."""
-        facts = {name: str(value) for name, value in error.facts.items()}
+        facts = {name: fact_text(value) for name, value in error.facts.items()}
         return cls(error.code, error.message, error.remedy, facts, stops)
 
     def error(self) -> HeadraceError:

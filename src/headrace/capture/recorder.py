@@ -83,6 +83,7 @@ from headrace.errors import (
     SourceUnreachable,
     StorageError,
     UnknownTable,
+    with_facts,
 )
 from headrace.storage import killpoints
 
@@ -189,7 +190,7 @@ class Recorder:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
                 self._lost += 1
-                self._lose(error.message, "reconnecting")
+                self._lose(self._reason(error), "reconnecting")
                 if self._reconnect.exhausted(self._lost) and not self.done:
                     self._fail(error)
             except StorageError as error:
@@ -200,7 +201,7 @@ class Recorder:
                 self._lose(error.message, "failed")
             except HeadraceError as error:
                 if self._selection.lost_one():
-                    self._lose(error.message, "reconnecting")
+                    self._lose(self._reason(error), "reconnecting")
                 else:
                     self._fail(error)
         return self._reports
@@ -650,12 +651,12 @@ class Recorder:
         self._log = None
         self._unwritten = True
         self._reports.append(Failed.of(error, stops=False))
-        self._lose(error.message, "failed")
+        self._lose(self._reason(error), "failed")
 
     def _fail(self, error: HeadraceError) -> None:
         """Stop for good: a retry does not help against this error."""
         self._reports.append(Failed.of(error, stops=True))
-        self._move("failed", error.message)
+        self._move("failed", self._reason(error))
         self._end()
 
     def _end(self) -> None:
@@ -664,6 +665,10 @@ class Recorder:
         self._log = None
         self._source.close()
         self.done = True
+
+    def _reason(self, error: HeadraceError) -> str:
+        """Return what is shown next to the state, with the names that the message leaves out."""
+        return with_facts(error.message, error.facts, self._source.name)
 
     def _move(self, state: str, reason: str = "") -> None:
         if state != self._state or reason:

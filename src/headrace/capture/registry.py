@@ -8,6 +8,9 @@ is the kind, and the object it refers to is called as our classes are, with a sp
 problem keeps capture from starting, and every start reports it. Everything else is a finding:
 settings with a consequence, and objects that an engine left at the source.
 
+`objects` returns what a recorder created at a source, and `remove_objects` removes it. Objects that
+are not known to be this engine's, or that others use, are named with the reason, and stay.
+
 `sample` returns a few rows of a table, read without capturing it. Nothing is set up at the source,
 and nothing stays there. The rows have the same types as in a baseline, so results computed from
 them are the ones that a baseline will give.
@@ -33,7 +36,7 @@ _MODULES = {
     "postgres": "headrace.capture.postgres.server.doctor",
     "sqlite": "headrace.capture.sqlite.source",
 }
-"""The module of each kind that has `findings` and `sample`."""
+"""The module of each kind that has all functions below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,51 @@ def findings(source: Recordable, tables: Sequence[str], reader: str) -> list[Fin
         return []
     found: list[Finding] = importlib.import_module(module).findings(source, tables, reader)
     return found
+
+
+# --- what capture created at a source -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """One object at a source that Headrace created, or that has a name of ours."""
+
+    kind: str
+    """`replication slot`, `publication`, `trigger` or `table`."""
+
+    name: str
+    says: str = ""
+    """What it costs, or what it is on; may be empty."""
+
+    kept: str = ""
+    """Why it is not removed; empty if it is."""
+
+
+def objects(source: Recordable, reader: str, claim: str) -> list[SourceObject]:
+    """
+    Return the objects that the engine called `reader` has at a source.
+
+    `claim` is what the source's log notes that it created, empty if there is no log. Raises an
+    error if the source cannot be read.
+    """
+    found: list[SourceObject] = _objects(source, "objects", reader, claim)
+    return found
+
+
+def remove_objects(source: Recordable, reader: str, claim: str) -> list[SourceObject]:
+    """Remove these objects, except those to be kept, and return them; no engine may be running."""
+    removed: list[SourceObject] = _objects(source, "remove_objects", reader, claim)
+    return removed
+
+
+def _objects(source: Recordable, function: str, reader: str, claim: str) -> list[SourceObject]:
+    module = _MODULES.get(source.spec.kind)
+    if module is None:
+        return []
+    made: list[SourceObject] = getattr(importlib.import_module(module), function)(
+        source, reader, claim
+    )
+    return made
 
 
 # --- kinds ----------------------------------------------------------------------------------------

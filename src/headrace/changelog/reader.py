@@ -12,7 +12,7 @@ by its current index, not as it was last read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition, Lock
@@ -282,6 +282,11 @@ class LogReader:
     def origin(self) -> str:
         """The source's own name when the log began or last restarted."""
         return self._history.origin
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """The source's own notes, by table; under the empty name, what it claimed at the source."""
+        return self._history.notes
 
     @property
     def gap(self) -> Gap | None:

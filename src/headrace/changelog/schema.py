@@ -117,6 +117,13 @@ META = (
 )
 """The columns of every change before its two images. `_time` is never an order (R37)."""
 
+BATCH_META = 4
+"""
+How many columns of a batch's rows are ours: `_op _commit _ordinal _time`, the first ones.
+
+They are found by index and never by name, because a column of the row may have the same name.
+"""
+
 
 # --- from one schema to the next ------------------------------------------------------------------
 

@@ -234,6 +234,19 @@ def same_engine(config: Path | None, sets: tuple[str, ...], data: Path | None) -
     return (*chosen, *(word for each in named for word in ("--set", each)))
 
 
+def confirmed(question: str) -> bool:
+    """Ask whether to do what was shown; the default is no."""
+    try:
+        return click.confirm(question, default=False)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        # The input ended, as in a CI job: the question was not answered, so this is not a no.
+        raise click.UsageError(
+            "Cannot ask for confirmation without a terminal; use --yes or --dry-run."
+        ) from None
+
+
 # --- names that a data directory or its configuration knows ---------------------------------------
 
 
@@ -490,6 +503,17 @@ def recorded(files: Files) -> list[str]:
             raise
 
     return [name for name in files.list("log") if begun(name)]
+
+
+def claim_in(data: Path, storage: str | None, source: str) -> str | None:
+    """Return what the log of a source notes that it created there; None if there is no log."""
+    from headrace.changelog.reader import LogReader
+    from headrace.storage.s3 import opened, storage_of
+
+    if storage is None and not data.exists():
+        return None
+    files = storage_of(data) if storage is None else opened(storage)
+    return LogReader.open(files, source).notes.get("", "") if source in recorded(files) else None
 
 
 def used_folder(data: Path) -> Path:

@@ -9,18 +9,19 @@ over with a source.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     caution,
+    confirmed,
     engine_options,
     json_option,
     pipeline_names,
@@ -60,8 +61,11 @@ def apply(
     _same_file(config, answer["config"])
     if not as_json:
         _show(answer)
-    asks = not as_json and not yes and not dry_run
-    do_it = answer["now"] and (_confirmed("Apply these changes?") if asks else yes and not dry_run)
+    do_it = (
+        answer["now"]
+        and not dry_run
+        and (yes or (not as_json and confirmed("Apply these changes?")))
+    )
     if do_it:
         answer = control.call("Apply", plan=answer["plan"])
     if as_json:
@@ -90,18 +94,6 @@ def _same_file(config: Path | None, read: str) -> None:
             f"The engine uses {read}, not {config}. Edit that file, or start an engine with"
             " this one."
         )
-
-
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question, default=False)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        # The input ended, as in a CI job: the question was not answered, so this is not a no.
-        raise click.UsageError(
-            "Cannot ask for confirmation without a terminal; use --yes or --dry-run."
-        ) from None
 
 
 # --- `headrace explain` ---------------------------------------------------------------------------
@@ -267,7 +259,7 @@ def reset(
         for table in answer["tables"]:
             click.echo(f"{table} would be copied again")
     asks = not as_json and not yes and not dry_run
-    if _confirmed(f"Reset source {source}?") if asks else yes and not dry_run:
+    if confirmed(f"Reset source {source}?") if asks else yes and not dry_run:
         answer = control.call(
             "Reset",
             answer_seconds=60.0 + (wait or 0.0),
@@ -307,5 +299,5 @@ def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
             continue
         click.echo(f"source {each['name']} {state_phrase(each['state'])}")
         if each["state"] == "failed":
-            why = each["reason"] or (each["error"] or {}).get("message", "")
+            why = each["reason"] or sentence_of(each["error"], each["name"])
             click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)

@@ -363,7 +363,11 @@ def what_to_do(dead_letter: DeadLetter, options: Sequence[str] = ()) -> str:
     """Return how to resolve this dead letter; `options` select the engine."""
     if dead_letter.superseded is not None:
         return f"nothing, it was superseded by a {dead_letter.superseded}."
-    fix = "fix the expression that failed, or the row in the source"
+    failed = "the expression that failed"
+    if step := dead_letter.facts.get("step"):
+        column = dead_letter.facts.get("column")
+        failed = f"the expression of column {column} in {step}" if column else f"the {step}"
+    fix = f"fix {failed}, or the row in the source"
     if dead_letter.kind == "behind":
         fix = "fix the cause of the first dead letter of this row"
     reload = command_line("reload", dead_letter.pipeline, "--table", dead_letter.table, *options)

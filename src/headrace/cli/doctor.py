@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import engine_options, installed, json_option
+from headrace.cli.common import claim_in, command_line, engine_options, installed, json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.config.secrets import masked_text
 from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava, NotInstalled
 from headrace.extras import DISTRIBUTION, require
 
 if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
     from headrace.engine.from_config import BuiltEngine, EngineConfig
 
 
@@ -73,7 +74,12 @@ def examined(
     yield from _data(folder)
     yield from results
     if found is not None:
-        yield from _configuration(found, folder)
+        options = [
+            *(() if config is None else ("--config", str(config))),
+            *(word for each in sets for word in ("--set", each)),
+            *(() if data is None else ("--data", str(data))),
+        ]
+        yield from _configuration(found, folder, options)
     yield from _engine(folder)
 
 
@@ -90,7 +96,7 @@ def _installation() -> Iterator[CheckResult]:
         require("spark", "A pipeline")
     except NotInstalled as error:
         # Recording and reading the log work without it; `_configuration` checks for pipelines.
-        yield CheckResult(part, "note", error.message, error.remedy, error.code)
+        yield CheckResult(part, "note", error.sentence, error.remedy, error.code)
         return
     try:
         java = find_java(os.environ)
@@ -141,10 +147,12 @@ def _data(folder: Path) -> Iterator[CheckResult]:
             )
 
 
-def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
+def _configuration(
+    found: EngineConfig, folder: Path, options: Sequence[str]
+) -> Iterator[CheckResult]:
     part = "configuration"
     for warning in found.warnings:
-        yield CheckResult(part, "note", warning.message, warning.remedy, warning.code)
+        yield CheckResult(part, "note", warning.sentence, warning.remedy, warning.code)
     if found.pipelines:
         try:
             require("spark", f"Pipeline {', '.join(found.pipelines)}")
@@ -163,7 +171,7 @@ def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
         counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
         yield CheckResult(part, "well", f"{counts}; all databases can be captured")
     yield from _storage(found)
-    yield from _sources(built, folder)
+    yield from _sources(built, folder, found.log["storage"], options)
 
 
 def _storage(found: EngineConfig) -> Iterator[CheckResult]:
@@ -182,7 +190,9 @@ def _storage(found: EngineConfig) -> Iterator[CheckResult]:
         )
 
 
-def _sources(built: BuiltEngine, folder: Path) -> Iterator[CheckResult]:
+def _sources(
+    built: BuiltEngine, folder: Path, storage: str | None, options: Sequence[str]
+) -> Iterator[CheckResult]:
     from headrace.capture.registry import findings
     from headrace.capture.source import reader_of
     from headrace.capture.table_selection import matching
@@ -192,6 +202,8 @@ def _sources(built: BuiltEngine, folder: Path) -> Iterator[CheckResult]:
     for name, source in built.sources.items():
         part = f"source {name}"
         try:
+            if claim_in(folder, storage, name) is None:
+                yield from _abandoned(part, source, reader_of(name, folder), options)
             named = taken.named(name)
             tables = [*named, *matching(source, named, taken.selections(name))]
             found = findings(source, tables, reader_of(name, folder))
@@ -201,6 +213,25 @@ def _sources(built: BuiltEngine, folder: Path) -> Iterator[CheckResult]:
         for each in found:
             kind: Kind = "note" if each.remedy else "well"
             yield CheckResult(part, kind, f"{each.about}: {each.says}", each.remedy)
+
+
+def _abandoned(
+    part: str, source: Recordable, reader: str, options: Sequence[str]
+) -> Iterator[CheckResult]:
+    """Yield what was created for a log that does not exist any more."""
+    from headrace.capture.registry import objects
+
+    left = [each for each in objects(source, reader, "") if not each.kept]
+    if not left:
+        return
+    names = ", ".join(f"{each.kind} {each.name}" for each in left)
+    costs = "".join(f" ({each.says})" for each in left[:1] if each.says)
+    yield CheckResult(
+        part,
+        "note",
+        f"left by a data directory that no longer exists: {names}{costs}",
+        f"If no engine is to use it again, run: {command_line('teardown', source.name, *options)}",
+    )
 
 
 def _engine(folder: Path) -> Iterator[CheckResult]:
@@ -240,7 +271,7 @@ def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
         for each in error.errors:
             yield from _wrong(part, each)
         return
-    yield CheckResult(part, "wrong", error.message, error.remedy, error.code)
+    yield CheckResult(part, "wrong", error.sentence, error.remedy, error.code)
 
 
 # --- the zip file ---------------------------------------------------------------------------------

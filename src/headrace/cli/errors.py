@@ -137,15 +137,10 @@ def print_unexpected(error: BaseException, *, as_json: bool) -> None:
 
 
 def _block(error: HeadraceError, width: int, *, mark: str, indent: str) -> list[tuple[str, str]]:
-    what = error.message.rstrip(".")
-    # Only facts that the sentence does not contain: most sentences name their facts.
-    unsaid = {name: _text(of) for name, of in error.facts.items() if _text(of) not in what}
-    if unsaid:
-        what += f" ({', '.join(f'{_words(name)} {text}' for name, text in unsaid.items())})"
     # For a syntax error: the line, and a caret under the position.
     excerpt = error.excerpt if isinstance(error, ConfigText) else ()
     return [
-        *_wrapped("what", f"{mark}{what}", width, indent),
+        *_wrapped("what", f"{mark}{error.sentence}", width, indent),
         *(("excerpt", f"{indent}    {line}") for line in excerpt),
         *_wrapped("remedy", f"→ {error.remedy}", width, f"{indent}  "),
         ("code", f"{indent}  {error.code}"),
@@ -180,16 +175,6 @@ def _print(line: str, kind: str) -> None:
 
 def _json_line(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple | set | frozenset):
-        return " ".join(str(each) for each in value)
-    return str(value)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _near(path: Path) -> str:

@@ -354,7 +354,7 @@ def _written(
         lines.add(*(block if number < MOST_PIPELINES else [f"# {line}" for line in block]))
     for table, problem in refused.items():
         lines.blank()
-        lines.comment(f"{table} was left out: {problem.message}. {problem.remedy}")
+        lines.comment(f"{table} was left out: {problem.sentence}. {problem.remedy}")
     if not names:
         lines.blank()
         lines.comment(

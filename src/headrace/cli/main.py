@@ -10,6 +10,8 @@ reachable, 5 refused). A verb that returns a number ends with that exit code.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,7 +20,7 @@ import click
 
 from headrace.cli import errors
 from headrace.cli.cluster import cluster
-from headrace.cli.common import version
+from headrace.cli.common import installed, version
 from headrace.cli.config import config, validate
 from headrace.cli.control import apply, explain, pause, reload, reset, resume
 from headrace.cli.dead_letters import dead_letters
@@ -31,8 +33,10 @@ from headrace.cli.replay import replay
 from headrace.cli.run import run as run_command
 from headrace.cli.sqlite import sqlite
 from headrace.cli.status import status, top
+from headrace.cli.teardown import teardown
 from headrace.cli.try_ import try_
 from headrace.errors import HeadraceError
+from headrace.extras import DISTRIBUTION
 from headrace.observe import logs
 
 # --- `headrace completion` ------------------------------------------------------------------------
@@ -63,9 +67,23 @@ def completion(context: click.Context, shell: str) -> None:
 # --- the root -------------------------------------------------------------------------------------
 
 
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"headrace {installed(DISTRIBUTION) or 'not found'}")
+        context.exit()
+
+
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: headrace demo. For your own database: headrace init, then headrace run.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 def headrace() -> None:
     """
@@ -93,6 +111,7 @@ headrace.add_command(resume)
 headrace.add_command(run_command)
 headrace.add_command(sqlite)
 headrace.add_command(status)
+headrace.add_command(teardown)
 headrace.add_command(top)
 headrace.add_command(try_)
 headrace.add_command(watch)
@@ -102,10 +121,30 @@ headrace.add_command(version)
 
 def run() -> NoReturn:
     """Run the command line of this process and exit."""
+    code = [errors.FAILED]
+    # Registered first, so called last: after everything else that a process does at its end.
+    atexit.register(lambda: _leave(code[0]))
     logs.take_over_process()
     errors.forgiving(sys.stdout)
     errors.forgiving(sys.stderr)
-    sys.exit(exit_code(sys.argv[1:]))
+    code[0] = exit_code(sys.argv[1:])
+    sys.exit(code[0])
+
+
+def _leave(code: int) -> NoReturn:
+    """
+    End the process without freeing its memory first.
+
+    Arrow drops its last reference to bytes of ours on a thread of its own, which needs the
+    interpreter. If that is just being taken down, Python before 3.14 ends the thread inside C++,
+    which aborts the process.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or errors.FAILED
+    os._exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:

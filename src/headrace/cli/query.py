@@ -8,7 +8,8 @@ may move the cursor of a terminal or be taken for markup.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from headrace.cli.common import (
     reach,
     value_text,
 )
+from headrace.cli.status import NOT_READY
+from headrace.errors import NoEngine, NotRunning, UnknownPipeline, UnknownTable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -252,30 +255,69 @@ def watch(
     """
     Print every change of PIPELINE once readers can see it. Its target must be in memory.
 
-    Runs until Ctrl-C, or until the engine stops. A reader that falls too far behind is
-    disconnected with the error tables.fell_behind. With --json each line is a change with the
-    row before and after.
+    Runs until Ctrl-C. Exits with code 3 if the engine stops. If the pipeline is replaced by
+    headrace apply, its new table is followed, after a warning. A reader that falls too far
+    behind is disconnected with the error tables.fell_behind. With --json each line is a change
+    with the row before and after.
     """
     from headrace.cli.signals import EndOnRequest, interrupt
 
-    messages = reach(config, sets, data).stream("Watch", pipeline=pipeline, table=table, rows=rows)
-    caution(pipeline, next(messages))
+    def subscribed(*, rows: bool = False) -> Iterator[dict[str, Any]]:
+        control = reach(config, sets, data)
+        if not rows:
+            _must_run(control.call("Status"), pipeline)
+        messages = control.stream("Watch", pipeline=pipeline, table=table, rows=rows)
+        caution(pipeline, next(messages))
+        return messages
+
+    messages = subscribed(rows=rows)
     if not as_json:
         out = output_console()
     seen = 0
     try:
         with EndOnRequest(on_end=interrupt):
-            for change in messages:
-                if "op" not in change:
-                    continue  # the table got other columns
-                if as_json:
-                    click.echo(json.dumps(change, ensure_ascii=False))
-                else:
-                    out.print(change_line(change), soft_wrap=True)
-                seen += 1
-                if seen == limit:
-                    return errors.DONE
+            while True:
+                for change in messages:
+                    if "op" not in change:
+                        continue  # the table got other columns
+                    if as_json:
+                        click.echo(json.dumps(change, ensure_ascii=False))
+                    else:
+                        out.print(change_line(change), soft_wrap=True)
+                    seen += 1
+                    if seen == limit:
+                        return errors.DONE
+                messages = _again(subscribed)
+                click.echo(
+                    f"! {pipeline} was replaced; its changes before this line may be missing.",
+                    err=True,
+                )
     except KeyboardInterrupt:
         return errors.DONE
-    click.echo("The engine stopped.", err=True)
-    return errors.DONE
+    except (NoEngine, NotRunning):
+        click.echo("The engine stopped.", err=True)
+        return NOT_READY
+
+
+def _must_run(report: Mapping[str, Any], pipeline: str) -> None:
+    """Raise if the engine is stopping, or the pipeline has stopped with its old table."""
+    states = {each["name"]: each["state"] for each in report["pipelines"]}
+    if report["phase"] == "stopping" or states.get(pipeline) == "stopped":
+        raise NotRunning("The pipeline has stopped", pipeline=pipeline)
+
+
+_AGAIN_SECONDS = 0.25
+_REPLACED_SECONDS = 10.0
+"""How long a pipeline may be missing while it is replaced."""
+
+
+def _again(subscribed: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Follow a table again whose changes ended; raises `NoEngine` if the engine stops."""
+    until = time.monotonic() + _REPLACED_SECONDS
+    while True:
+        try:
+            return subscribed()
+        except (NotRunning, UnknownPipeline, UnknownTable):
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_AGAIN_SECONDS)

@@ -74,7 +74,7 @@ def replay(
     folder = used_folder(data or found.data)
     asked = chosen(found, pipeline)
     target = target_named(into, replace=_replaces(into, force=force))
-    with spark_alone(reads(found.spark.conf, folder)) as runner, _shown() as on_progress:
+    with _shown() as on_progress, spark_alone(reads(found.spark.conf, folder)) as runner:
         done = replay_log(
             folder,
             pipeline,

@@ -15,7 +15,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from datetime import datetime
 from functools import partial
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.cli import errors
 from headrace.cli.common import (
     DEFAULT_FILE,
@@ -34,7 +35,7 @@ from headrace.cli.common import (
     on_terminal,
     same_engine,
 )
-from headrace.cli.status import copy_text
+from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
 
@@ -55,7 +56,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     Shows the progress of copies, then every change of state. Ctrl-C or SIGTERM stops the
     engine in an orderly way; the next run continues where this one stopped. Exits with code 1
     if a source or pipeline had failed by then. With --json each line is an event: step, ready,
-    changed, notice, stopped.
+    changed, notice, dead_letters, stopping, stopped.
     """
     from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
@@ -84,10 +85,7 @@ def next_commands(options: tuple[str, ...], report: Mapping[str, Any]) -> list[s
 def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | LinesView:
     if as_json:
         return JsonView()
-    commands = partial(next_commands, options)
-    if on_terminal(sys.stderr):
-        return BarsView(commands)
-    return LinesView(commands)
+    return BarsView(options) if on_terminal(sys.stderr) else LinesView(options)
 
 
 # --- the views ------------------------------------------------------------------------------------
@@ -99,7 +97,10 @@ def print_event(event: str, **fields: Any) -> None:
 
 
 _COPY_SECONDS = 5.0
-"""Time between two lines about copies, if there are no bars."""
+"""Time between two lines about copies and long batches, if there are no bars."""
+
+DEAD_LETTER_SECONDS = 60.0
+"""Time between two lines about the dead letters of a pipeline."""
 
 
 def rows_text(report: Mapping[str, Any]) -> str:
@@ -123,7 +124,7 @@ def all_counted(report: Mapping[str, Any]) -> bool:
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
     """Return the lines about a new state of a source or pipeline, with the remedy of an error."""
     error = new["error"]
-    why = new["reason"] or (error or {}).get("message", "")
+    why = new["reason"] or sentence_of(error, name)
     states = f"{old} → {new['state']}".replace("_", " ")
     line = f"{what} {name}: {states}"
     lines = [f"{line}{f': {why}' if why else ''}"]
@@ -144,18 +145,30 @@ def failures(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
     """Return why a source or pipeline failed, and the remedy."""
-    error = failed["error"] or {}
-    why = failed["reason"] or error.get("message", "")
+    error = failed["error"]
+    why = failed["reason"] or sentence_of(error, failed["name"])
     lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
     return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
+
+
+def _batches(report: Mapping[str, Any], least: float) -> list[str]:
+    """Return the lines about batches that have taken at least so many seconds."""
+    return [
+        batch_text(each)
+        for each in report["pipelines"]
+        if (batch := each.get("applying")) and batch["seconds"] >= least
+    ]
 
 
 class LinesView:
     """Without a terminal: lines to stderr, each with its time."""
 
-    def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
-        self._commands = commands
+    def __init__(self, options: tuple[str, ...]) -> None:
+        """`options` make the suggested commands select the same engine."""
+        self._options = options
         self._copies_due = 0.0
+        self._source_away: dict[str, str] = {}
+        """The states of pipelines before their source was away, which the source's line says."""
 
     def __enter__(self) -> LinesView:
         return self
@@ -172,18 +185,31 @@ class LinesView:
         self._line(text)
 
     def show(self, report: Mapping[str, Any]) -> None:
-        copies = [copy for source in report["sources"] for copy in source["copies"]]
-        if copies and time.monotonic() >= self._copies_due:
+        lines = [copy_text(copy) for source in report["sources"] for copy in source["copies"]]
+        lines += _batches(report, _COPY_SECONDS)
+        if lines and time.monotonic() >= self._copies_due:
             self._copies_due = time.monotonic() + _COPY_SECONDS
-            for copy in copies:
-                self._line(copy_text(copy))
+            for line in lines:
+                self._line(line)
 
     def ready(self, report: Mapping[str, Any]) -> None:
         self._line(rows_text(report))
-        for line in ("", "try next, in another terminal", *self._commands(report), ""):
+        for line in (
+            "",
+            "try next, in another terminal",
+            *next_commands(self._options, report),
+            "",
+        ):
             self._plain(f"  {line}" if line else "")
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
+        if what == "pipeline":
+            if new["reason"].startswith("source "):
+                self._source_away.setdefault(name, old)
+                return
+            old = self._source_away.pop(name, old)
+            if old == new["state"]:
+                return
         first, *rest = change_text(what, name, old, new)
         self._line(first)
         for line in rest:
@@ -193,6 +219,13 @@ class LinesView:
         self._line(f"source {source}: {notice['message']}")
         self._plain(f"           → {notice['remedy']}")
         self._plain(f"           {notice['code']}")
+
+    def dead_letters(self, name: str, count: int) -> None:
+        self._line(dead_letters_text(name, count))
+        self._plain(f"         → {command_line('dead-letters', 'list', name, *self._options)}")
+
+    def stopping(self) -> None:
+        self._line("stopping … (Ctrl-C again to stop at once)")
 
     def stopped(self, report: Mapping[str, Any]) -> None:
         failed = failures(report)
@@ -213,8 +246,8 @@ class LinesView:
 class BarsView(LinesView):
     """On a terminal: lines, and below them bars while tables are copied."""
 
-    def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
-        super().__init__(commands)
+    def __init__(self, options: tuple[str, ...]) -> None:
+        super().__init__(options)
         from rich.console import Console
         from rich.live import Live
 
@@ -243,10 +276,9 @@ class BarsView(LinesView):
         parts: list[RenderableType] = [
             copy_bar(copy) for source in report["sources"] for copy in source["copies"]
         ]
+        parts += [Text(line, "dim") for line in _batches(report, SHOWN_BATCH_SECONDS)]
         if report["phase"] == "starting":
-            parts.append(
-                Text(f"starting: {report['step'] or 'checking the configuration'} …", "dim")
-            )
+            parts.append(Text(f"{report['step'] or 'checking the configuration'} …", "dim"))
         self._live.update(Group(*parts), refresh=True)
 
     def _plain(self, text: str) -> None:
@@ -289,6 +321,12 @@ class JsonView:
 
     def notice(self, source: str, notice: Mapping[str, Any]) -> None:
         print_event("notice", source=source, **notice)
+
+    def dead_letters(self, name: str, count: int) -> None:
+        print_event("dead_letters", pipeline=name, count=count)
+
+    def stopping(self) -> None:
+        print_event("stopping")
 
     def stopped(self, report: Mapping[str, Any]) -> None:
         failed = [
@@ -340,8 +378,18 @@ class RunView(Protocol):
     def notice(self, source: str, notice: Mapping[str, Any]) -> None:
         """Show what a source did by itself, such as copying a table again."""
 
+    def dead_letters(self, name: str, count: int) -> None:
+        """Show that a pipeline has more dead letters than were shown before."""
+
+    def stopping(self) -> None:
+        """Show that the end was requested, which may take a while."""
+
     def stopped(self, report: Mapping[str, Any]) -> None:
         """Show that everything was stopped; `report` is the last status before that."""
+
+
+class _StartCancelled(Exception):
+    """Ends a start, because the end of the run was requested."""
 
 
 class RunningEngine:
@@ -376,7 +424,8 @@ class RunningEngine:
         trace: TracebackType | None,
     ) -> None:
         self.service.phase = "stopping"
-        # The engine is stopped only after its start has finished: half a start cannot be undone.
+        # The start ends at its next step, and undoes what it did: an engine cannot be stopped in
+        # the middle of a step.
         futures.wait([self._started], timeout=START_SECONDS)
         if self._server is not None:
             self._server.withdraw()
@@ -409,10 +458,13 @@ class RunningEngine:
     def _start(self) -> None:
         try:
             self.engine.start()
+        except _StartCancelled:
+            self._started.set_result(None)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
             self._started.set_exception(error)
         else:
-            self.service.phase = "running"
+            if self.service.phase == "starting":
+                self.service.phase = "running"
             self._started.set_result(None)
 
     def _on_step(self, text: str) -> None:
@@ -420,6 +472,8 @@ class RunningEngine:
         # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
+        if self.service.phase == "stopping":
+            raise _StartCancelled
         self.service.step = text
         if self._server is None:
             self._server = ControlServer(self.service, self._data)
@@ -464,6 +518,8 @@ class EngineRun:
         self._running.service.unary.update(verbs(self._running.engine))
         self._states: dict[tuple[str, str], str] = {}
         self._notices = Notices()
+        self._letters: dict[str, tuple[int, float]] = {}
+        """By pipeline, how many dead letters were shown, and when more may be."""
 
     def run(self) -> int:
         """Run until the end is requested; return the exit code. Raises what the start raised."""
@@ -476,6 +532,7 @@ class EngineRun:
                 if looks and report["ready"] and (all_counted(report) or looks > _COUNT_LOOKS):
                     seen_ready, looks = True, 0
                     self._view.ready(report)
+            self._view.stopping()
             if self._running.started:
                 report = self._look()
         for text in self._running.steps():
@@ -495,5 +552,16 @@ class EngineRun:
                     self._view.changed(what, each["name"], old, each)
         for source, notice in self._notices.new(report):
             self._view.notice(source, notice)
+        for each in report["pipelines"]:
+            self._show_dead_letters(each["name"], each["dead_letters"])
         self._view.show(report)
         return report
+
+    def _show_dead_letters(self, pipeline: str, count: int) -> None:
+        shown, due = self._letters.get(pipeline, (0, 0.0))
+        if count > shown and time.monotonic() >= due:
+            self._view.dead_letters(pipeline, count)
+            due = time.monotonic() + DEAD_LETTER_SECONDS
+        elif count > shown:
+            return
+        self._letters[pipeline] = (count, due)

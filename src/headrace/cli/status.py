@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.api.connect import sentence_of
 from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
@@ -99,6 +100,9 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
 _WELL = ("streaming", "watching")
 _NOTICE_SHOWN = timedelta(hours=1)
 
+SHOWN_BATCH_SECONDS = 2.0
+"""Most batches take less: a remark would come and go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
@@ -128,7 +132,7 @@ def remarks(
     for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
-            why = source["reason"] or (source["error"] or {}).get("message", "")
+            why = source["reason"] or sentence_of(source["error"], source["name"])
             yield _remark(
                 f"{name} {state_phrase(source['state'])}{_since(source)}", why, source["error"]
             )
@@ -151,20 +155,19 @@ def state_text(pipeline: Mapping[str, Any]) -> str:
 def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Remark]:
     name = f"pipeline {each['name']}"
     if each["error"]:
-        yield _remark(
-            f"{name} {state_phrase(each['state'])}{_since(each)}",
-            each["error"]["message"],
-            each["error"],
-        )
+        why = sentence_of(each["error"], name)
+        yield _remark(f"{name} {state_phrase(each['state'])}{_since(each)}", why, each["error"])
     elif each["reason"] and not each["reason"].startswith("source "):
         yield _remark(f"{name} {state_phrase(each['state'])}", each["reason"], None)
     if each["state"] == "paused":
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
-        yield _remark(name, each["set_aside"]["message"], each["set_aside"])
+        yield _remark(name, sentence_of(each["set_aside"], name), each["set_aside"])
+    if (batch := each.get("applying")) and batch["seconds"] >= SHOWN_BATCH_SECONDS:
+        yield Remark(batch_text(each))
     if count := each["dead_letters"]:
         yield Remark(
-            f"{name} has {count:,} dead letter{'' if count == 1 else 's'}",
+            dead_letters_text(each["name"], count),
             remedy=command("dead-letters", "list", each["name"]),
         )
     yield from _left_out(name, each["left_out"])
@@ -183,9 +186,22 @@ def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
+def batch_text(pipeline: Mapping[str, Any]) -> str:
+    """Return how large the batch in progress is, and how long it has taken so far."""
+    batch = pipeline["applying"]
+    changes = f"{batch['changes']:,} change{'' if batch['changes'] == 1 else 's'}"
+    return f"pipeline {pipeline['name']} is applying {changes}, for {time_text(batch['seconds'])}"
+
+
+def dead_letters_text(pipeline: str, count: int) -> str:
+    """Return how many dead letters a pipeline has."""
+    return f"pipeline {pipeline} has {count:,} dead letter{'' if count == 1 else 's'}"
+
+
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
     for table, error in errors.items():
-        yield _remark(f"{of} left out table {table}", error["message"], error)
+        what = f"{of} left out table {table}"
+        yield _remark(what, sentence_of(error, what), error)
 
 
 def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.config.resolve import resolve_root
+from headrace.config.secrets import is_special
 from headrace.config.text import (
     NUMBER,
     QUOTE_IT,
@@ -134,9 +135,18 @@ def read_relative(name: str, origin: str) -> tuple[str, str] | None:
     return (path, read_text(Path(path))) if Path(path).exists() else None
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file; raise `ConfigUnreadable` if it cannot be read as text."""
+def read_text(path: Path, *, pipes: bool = False) -> str:
+    """
+    Return the text of a file; raise `ConfigUnreadable` if it cannot be read as text.
+
+    With `pipes` the file may also be a pipe or a device, which may never end or never begin.
+    """
     try:
+        if not pipes and is_special(path):
+            raise ConfigUnreadable(
+                f"{path} is a pipe, a device or a socket",
+                remedy="Name a file. Only the file of --config may be a pipe.",
+            )
         with path.open("rb") as file:
             # The size is not used: a device or a pipe has none, and may never end.
             data = file.read(LARGEST + 1)

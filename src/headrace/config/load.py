@@ -70,7 +70,7 @@ def load(
     chosen = DEFAULT_FILE if file is None else file
     variables = sorted((path, name) for name in environment if (path := _path_of_variable(name)))
     if file is not None or chosen.exists() or not (variables or sets or fragments):
-        root.merge(_read_file(chosen))
+        root.merge(_read_file(chosen, pipes=file is not None))
     for each in _fragments(chosen, fragments):
         root.merge(_read_file(each))
     for path, name in variables:
@@ -80,8 +80,9 @@ def load(
     return resolve_root(root, environment)
 
 
-def _read_file(path: Path) -> ObjectValue:
-    return parse_section(SourceText(read_text(path), str(path)), IncludeChain(read_relative))
+def _read_file(path: Path, *, pipes: bool = False) -> ObjectValue:
+    text = read_text(path, pipes=pipes)
+    return parse_section(SourceText(text, str(path)), IncludeChain(read_relative))
 
 
 def _fragments(file: Path, folder: Path | None) -> list[Path]:

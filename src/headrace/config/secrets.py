@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -208,8 +209,21 @@ def read_secret(reference: str) -> str:
     return found
 
 
+def is_special(path: Path) -> bool:
+    """Whether `path` is a pipe, a device or a socket: opening or reading it may never return."""
+    mode = path.stat().st_mode
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def _read(path: Path, reference: str) -> str:
     try:
+        if is_special(path):
+            # A secret is read again for every connection, which a pipe could not serve.
+            raise NoSecret(
+                "The file with the secret is a pipe, a device or a socket",
+                reference=reference,
+                remedy="Write the secret to a file, or use env:NAME.",
+            )
         # Editors and `echo` end a file with a newline, which is not part of the secret.
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeError) as error:

@@ -258,6 +258,8 @@ class Engine:
 
     def _start_spark(self) -> Runner:
         state, directory = self._state, self._state.directory
+        # Not `_step`: it has not started yet, and takes longest.
+        state.options.on_step("starting Spark")
         options = with_needs(state.options.spark, state.pipelines, directory.files)
         session = state.options.session
         runner = state.spark = spark_runner(directory.path, directory.files, session, options)

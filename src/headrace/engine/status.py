@@ -24,13 +24,14 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import NotRunning, UnknownTable
 from headrace.runtime.info import (
     COUNT_SECONDS,
+    BatchInfo,
     CopyInfo,
     LogInfo,
     PipelineInfo,
     SourceInfo,
     TableInfo,
 )
-from headrace.runtime.model import Member
+from headrace.runtime.model import Member, TableState
 from headrace.runtime.new_tables import takes
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import LogRetention
@@ -237,6 +238,7 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         error=run.error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
+        applying=_applying(run),
         left_out=run.new_tables.left_out,
         error_since=run.error_since if run.error is not None else None,
     )
@@ -254,7 +256,16 @@ def _table_info(
         rows=rows,
         rows_age=age,
         copy=next((copy for copy in copies if copy.table == member.table), None),
+        reason="" if member.state in (TableState.LIVE, TableState.COMPLETE) else member.load_reason,
     )
+
+
+def _applying(run: PipelineRun) -> BatchInfo | None:
+    found = run.delivery.applying
+    if found is None or run.error is not None or run.failed or run.paused or run.stopped:
+        return None
+    changes, since = found
+    return BatchInfo(changes, max(0.0, time.time() - since))
 
 
 def _lag(run: PipelineRun, log: LogReader) -> float | None:

@@ -59,6 +59,10 @@ class SplittableJob(Protocol):
         """Return at most `most` rows that seem to fail; None if that is not known."""
         ...
 
+    def cause(self, reference: RowReference) -> Mapping[str, str]:
+        """Return the `step` and `column` of a suspect's expression; empty if not known."""
+        ...
+
     def references(self, without: frozenset[RowReference]) -> Sequence[RowReference]:
         """Return all rows without these, in order."""
         ...
@@ -152,7 +156,10 @@ class Isolation:
             found = self._found(left_out, code)
             if not found:
                 raise (otherwise or _no_row_failed)(error) from None
-            self.admit(Failure(reference, code) for reference, code in found.items())
+            self.admit(
+                Failure(reference, code, dict(self._job.cause(reference)))
+                for reference, code in found.items()
+            )
             error = None
 
     def _found(self, without: frozenset[RowReference], code: str | None) -> dict[RowReference, str]:
@@ -182,7 +189,8 @@ class Isolation:
                 **where,
                 **self._facts,
             )
-        named = {"function": failure.facts["function"]} if "function" in failure.facts else {}
+        told = ("function", "step", "column")
+        named = {name: failure.facts[name] for name in told if name in failure.facts}
         return RowFailed(
             "A row cannot be computed", condition=failure.code, **named, **where, **self._facts
         )

@@ -89,6 +89,9 @@ class Job:
         self._first = first
         """The number of the first segment of a baseline; None for changes."""
 
+        self._causes: dict[RowReference, Mapping[str, str]] = {}
+        """The expressions of suspects."""
+
         self._placed: list[JobInput] | None = None if first is not None else list(pieces)
 
     # --- all of its rows ---------------------------------------------------------------------
@@ -179,8 +182,14 @@ class Job:
                     if probe is None:
                         return None
                     rows = self._spark.collect(probe.limit(most))
-                found += zip(*(rows.column(at).to_pylist() for at in (0, 1)), strict=True)
+                references = zip(*(rows.column(at).to_pylist() for at in (0, 1)), strict=True)
+                causes = map(json.loads, rows.column(2).to_pylist())
+                self._causes.update(found_ := dict(zip(references, causes, strict=True)))
+                found += found_
         return found
+
+    def cause(self, reference: RowReference) -> Mapping[str, str]:
+        return self._causes.get(reference, {})
 
     def references(self, without: frozenset[RowReference]) -> list[RowReference]:
         paths = [path for piece in self._with_references() for path in piece.paths]

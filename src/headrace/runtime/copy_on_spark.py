@@ -127,7 +127,12 @@ class SparkCopies:
     def _failed(self, planned: CopyPlanned, error: HeadraceError) -> None:
         count = self._failures[planned.table] = self._failures.get(planned.table, 0) + 1
         _log.warning(
-            "copy failed", source=self._spec.name, table=planned.table, code=error.code, count=count
+            "copy failed",
+            source=self._spec.name,
+            table=planned.table,
+            code=error.code,
+            count=count,
+            problem=str(error),
         )
         self._send(CopyFailed(planned.table, planned.stem, shared=count < TRIES))
 

@@ -302,6 +302,8 @@ class Delivery:
         self.changes = 0
         self.batches = 0
         self.hops = Hops()
+        self.applying: tuple[int, float] | None = None
+        """The changes of the batch in progress, and when it began; stays if it fails."""
         self._pipeline = pipeline
         self._prepared = prepared
         self._context = context
@@ -351,6 +353,7 @@ class Delivery:
     def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
         """Deliver a batch to the target, for all these tables together."""
         context = self._context
+        self.applying = (batch.rows, context.wall())
         taking = [member for member in taking if member.table in batch.tables]
         if self.intends:
             self._intend(start, batch)
@@ -376,6 +379,7 @@ class Delivery:
             member.reached = upto
         self.batches += 1
         self.changes += batch.rows
+        self.applying = None
         times = context.flush_times(batch.entries[1])
         if times is not None:
             committed = batch.begun / 1_000_000

@@ -204,6 +204,18 @@ class TableInfo:
     they were never counted.
     """
 
+    reason: str = ""
+    """Why it is loaded again; empty if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInfo:
+    """A batch that is being computed and written."""
+
+    changes: int
+    seconds: float
+    """Since it began."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineInfo:
@@ -242,6 +254,9 @@ class PipelineInfo:
     hops: Mapping[str, Hop]
     set_aside: HeadraceError | None = None
     """Why it was released from its source and needs a new baseline; None if it was not."""
+
+    applying: BatchInfo | None = None
+    """The batch in progress; None between two batches."""
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
     """Tables that match its patterns and that it does not have, each with the reason."""

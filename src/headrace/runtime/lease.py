@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import socket
+import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +79,13 @@ _GLOB = "*?[]{}"
 """Spark reads a path with one of these as a pattern, and finds nothing (S6)."""
 
 
+_WRITTEN = (
+    *("lock", "run", "control.sqlite", "control.sqlite-wal", "control.sqlite-shm", "storage"),
+    *("log", "dead-letters", "scratch", "tables", "logs", "spark-events", "spark-warehouse"),
+)
+"""What an engine writes in its data directory. The disk, or a server, may have more there."""
+
+
 class LeaseHolder(msgspec.Struct, frozen=True):
     """The process that holds the data directory, as written in the lock file."""
 
@@ -132,7 +141,35 @@ def usable_folder(data: str | os.PathLike[str]) -> Path:
         ) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise BadDataDirectory("The data directory is not writable", path=str(path))
+    _check_owner(path)
     return path
+
+
+def _check_owner(folder: Path) -> None:
+    """Refuse a folder in which another user could place links for us to write through."""
+    owner, mode, named = folder.stat().st_uid, folder.stat().st_mode, shlex.quote(str(folder))
+    remedy = (
+        "Run the engine as the owner of the folder, or change the owner:"
+        f" chown -R {os.geteuid()} {named}"
+    )
+    if owner != os.geteuid():
+        raise BadDataDirectory(
+            "The data directory belongs to another user", path=str(folder), remedy=remedy
+        )
+    if mode & stat.S_IWOTH:
+        raise BadDataDirectory(
+            "Every user can write to the data directory",
+            path=str(folder),
+            remedy=f"Restrict access: chmod 700 {named}",
+        )
+    # Others may have been able to write here before.
+    for entry in map(folder.joinpath, _WRITTEN):
+        if os.path.lexists(entry) and entry.lstat().st_uid != os.geteuid():
+            raise BadDataDirectory(
+                "A file in the data directory belongs to another user",
+                path=str(entry),
+                remedy=remedy,
+            )
 
 
 def _locked(data: Path, holder: LeaseHolder | None) -> Locked:

@@ -213,6 +213,9 @@ class Member:
     loads_number: int = 0
     """The number of the baseline that is being loaded; 0 for none."""
 
+    load_reason: str = ""
+    """Why a table that readers have seen is loaded again; empty once it is shown."""
+
     stored: Position = ORIGIN
     schema_id: int = 0
     """The number of that schema in the log."""
@@ -272,6 +275,22 @@ class Member:
         if required is not None and 0 < self.load.baseline <= required.baseline:
             return True
         return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
+
+
+def load_reason(noted: str) -> str:
+    """Return the reason that the log notes for a new baseline, as a phrase for people."""
+    return _REASONS.get(noted, f"the log lacks changes ({noted})" if noted else "")
+
+
+_REASONS = {
+    "columns": "its columns changed",
+    "gap": "changes may be missing from the log",
+    "left out": "it was not captured for a while",
+    "lineage": "the source was restored or replaced",
+    "partitions": "its partitions changed",
+    "rewritten": "it was rewritten",
+    "toast store": "large values that did not change are not known",
+}
 
 
 def watermark(

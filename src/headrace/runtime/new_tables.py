@@ -183,7 +183,7 @@ class NewTables:
         if isinstance(error, ControlError) or isinstance(decide(error, 1), Again):
             raise error
         self._unfit[schema.table] = (schema, error)
-        _log.warning("table left out", table=schema.table, code=error.code)
+        _log.warning("table left out", table=schema.table, code=error.code, problem=str(error))
 
 
 def _not_opened(pipeline: Pipeline, error: Exception) -> TargetError:

@@ -43,6 +43,7 @@ from headrace.runtime.model import (
     TableState,
     Watermark,
     decide,
+    load_reason,
     resumed,
     watermark,
 )
@@ -480,6 +481,7 @@ class PipelineRun:
             table, newer_than = self._reloads[0]
             for member in self.members:
                 if member.table == table:
+                    member.load_reason = "a new copy was requested"
                     self._rebaseline(member, newer_than)
             self._reloads.popleft()
         if self.release.reset_pending:
@@ -503,6 +505,8 @@ class PipelineRun:
         All tables are loaded then, or the others would continue and leave it behind.
         """
         others = [each for each in self.members if each.following and each is not member]
+        for each in others:
+            each.load_reason = f"loaded again with {member.table}"
         self._reset(
             [
                 (member, TableState.WAITING, number),
@@ -519,6 +523,8 @@ class PipelineRun:
             self.release.taken()
             self.fail(self._cannot_release(following[0]))
             return
+        for each in following:
+            each.load_reason = "released from its source"
         if following:
             self._reset([(each, TableState.WAITING, _newer_than(each)) for each in following])
         self.release.taken()
@@ -575,6 +581,7 @@ class PipelineRun:
             if (required := member.rebaseline_required(log)) is not None:
                 if changes:
                     raise self._loads.missing(member)
+                member.load_reason = load_reason(required.reason)
                 # It follows the log while it is copied again: it only lacks unrecorded changes.
                 (self._rebaseline_all if required.missing else self._rebaseline)(
                     member, required.baseline
@@ -585,6 +592,7 @@ class PipelineRun:
                 raise self._loads.missing(member)
             self._loads.drop(member)
             self.delivery.forget_intent()
+            member.load_reason = load_reason("" if log.gap is None else log.gap.reason)
             self._loads.move(member, TableState.WAITING)
 
 

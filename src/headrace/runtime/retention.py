@@ -241,7 +241,12 @@ class LogRetention:
             self._warn_of_absent(Position.parse(order.prune))
         except HeadraceError as error:
             # Nothing is removed then; the next call tries again.
-            _log.warning("log retention failed", source=self._recording.name, code=error.code)
+            _log.warning(
+                "log retention failed",
+                source=self._recording.name,
+                code=error.code,
+                problem=str(error),
+            )
             return
         sent = self._sent
         if sent is not None and Position.parse(order.prune) <= self._recording.log.floor:

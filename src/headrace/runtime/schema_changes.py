@@ -128,6 +128,8 @@ class SchemaChanges:
             _log.info("columns changed", pipeline=self._name, table=member.table, changes=described)
         # A requested reload is still required.
         newer_than = member.newer_than if member.state in _MAY_REQUIRE else 0
+        if answer == "reload" or (changed and policy == "rebaseline"):
+            member.load_reason = f"its columns changed: {described}"
         if changed and policy == "rebaseline":
             newest = self._context.log.usable_baseline(member.table)
             self._reload(member, max(newer_than, newest.baseline if newest else 0))

@@ -51,7 +51,7 @@ from headrace.capture.source import Room
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
-from headrace.errors import HeadraceError, LostLog, RecorderFailed
+from headrace.errors import HeadraceError, LostLog, RecorderFailed, with_facts
 from headrace.observe.logs import logger
 from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
@@ -585,8 +585,14 @@ class SourceRun:
         for table in self.found.keys() - before.keys():
             _log.info("table found", source=self.name, table=table)
         for table in self.left_out.keys() - out_before.keys():
-            code = self.left_out[table].code
-            _log.warning("table left out", source=self.name, table=table, code=code)
+            error = self.left_out[table]
+            _log.warning(
+                "table left out",
+                source=self.name,
+                table=table,
+                code=error.code,
+                problem=str(error),
+            )
         with self._lock:
             # A table that comes back is requested again: earlier requests were lost.
             for table in before.keys() ^ self.found.keys():
@@ -594,10 +600,13 @@ class SourceRun:
         self.on_found()
 
     def _failed(self, report: Failed) -> None:
-        _log.error("recorder failed", source=self.name, code=report.code)
+        _log.error(
+            "recorder failed", source=self.name, code=report.code, problem=str(report.error())
+        )
         with self._lock:
             self._error = report.error()
-            self._state, self._reason = "failed", report.message
+            reason = with_facts(report.message, report.facts, self.name)
+            self._state, self._reason = "failed", reason
             self._lost_at = self._lost_at or self._wall()
             reset_not_begun = report.stops and self._reset.stopped()
             self.gave_up = report.stops
@@ -626,7 +635,9 @@ class SourceRun:
             # Not raised: it would silently end the thread that reads from the recorder
             # (invariant 9). The recorder reports every second.
             if self._unread is None:
-                _log.error("log cannot be read", source=self.name, code=error.code)
+                _log.error(
+                    "log cannot be read", source=self.name, code=error.code, problem=str(error)
+                )
             self._unread = error
         else:
             self._unread = None

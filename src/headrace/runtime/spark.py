@@ -169,7 +169,7 @@ class SparkWatchdog:
             try:
                 self._check(self._runner.revive)
             except HeadraceError as error:
-                _log.error("Spark could not be restarted", code=error.code)
+                _log.error("Spark could not be restarted", code=error.code, problem=str(error))
             # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
             self._on_change()

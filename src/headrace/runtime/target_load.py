@@ -223,6 +223,7 @@ class Loads:
         member.reached, member.lineage = at, lineage
         member.baseline, member.state = baseline, state
         member.loads_from, member.loads_number, self._goal = None, 0, None
+        member.load_reason = ""
 
     def drop(self, member: Member) -> None:
         if member.load is not None:

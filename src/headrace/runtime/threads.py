@@ -73,7 +73,10 @@ class SourceWalGuard:
             # Not raised: it would end the thread that reads from the recorder. The next
             # measurement tries again.
             _log.error(
-                "pipeline could not be released from its source", pipeline=name, code=error.code
+                "pipeline could not be released from its source",
+                pipeline=name,
+                code=error.code,
+                problem=str(error),
             )
             return
         self._patience = PATIENCE
@@ -283,7 +286,13 @@ class Drivers:
             if (run.state, run.opened) != before or pause is not None:
                 self._on_change()
             if run.error is not None and run.error is not logged:
-                _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)
+                _log.error(
+                    "batch failed",
+                    pipeline=run.name,
+                    code=run.error.code,
+                    state=run.state,
+                    problem=str(run.error),
+                )
             logged = run.error
             if pause is None:
                 continue

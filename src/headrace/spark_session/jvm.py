@@ -538,6 +538,9 @@ def _start(
     if settings["spark.eventLog.enabled"] == "true" and "spark.eventLog.dir" not in conf:
         # Event logs contain plans, and with them the literals of filters.
         Path(settings["spark.eventLog.dir"]).mkdir(0o700, parents=True, exist_ok=True)
+    if "spark.sql.warehouse.dir" not in conf:
+        # Spark would create it for everyone to read.
+        make_private_folder(Path(settings["spark.sql.warehouse.dir"]))
     java = find_java(environ)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):

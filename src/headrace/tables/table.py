@@ -29,7 +29,7 @@ import xxhash
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import BATCH_META, TableSchema
 from headrace.errors import (
     NoKey,
     NotUnique,
@@ -307,7 +307,7 @@ class Table:
         return store.compacted() if store.worn_out else store, changes
 
     def _write(self, store: RowStore, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
-        ops = _numpy(rows, "_op")
+        ops = _numpy(rows, 0)
         if not store.layout.schema.key and (ops != Op.INSERT).any():
             # The source does not send the old row, so its key is unknown.
             raise NoKey(
@@ -318,7 +318,8 @@ class Table:
                 table=store.layout.schema.table,
                 rows=int((ops != Op.INSERT).sum()),
             )
-        arrays = _arrays(rows, store.layout)
+        own = rows.select(list(range(BATCH_META, rows.num_columns)))
+        arrays = _arrays(own, store.layout)
         written = store.write(ops, arrays, net=net)
         chosen = written.changes
         return RowChanges(
@@ -328,7 +329,7 @@ class Table:
             new=store.chunks,
             before=written.before,
             after=written.after,
-            at=(_numpy(rows, "_commit")[chosen], _numpy(rows, "_ordinal")[chosen]),
+            at=(_numpy(rows, 1)[chosen], _numpy(rows, 2)[chosen]),
         )
 
     def _laid_out(self, schema: TableSchema) -> StoreLayout:
@@ -390,7 +391,7 @@ def _check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
 
 def _after(rows: pa.Table, position: Position, epoch: int) -> pa.Table:
     """Return the rows that come after `position`; they are in position order."""
-    commits, ordinals = _numpy(rows, "_commit"), _numpy(rows, "_ordinal")
+    commits, ordinals = _numpy(rows, 1), _numpy(rows, 2)
     rising = (commits[1:] > commits[:-1]) | (
         (commits[1:] == commits[:-1]) & (ordinals[1:] >= ordinals[:-1])
     )
@@ -405,8 +406,8 @@ def _after(rows: pa.Table, position: Position, epoch: int) -> pa.Table:
     return rows.slice(int(seen.sum()))
 
 
-def _numpy(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = rows.column(name).to_numpy()
+def _numpy(rows: pa.Table, index: int) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = rows.column(index).to_numpy()
     return values
 
 

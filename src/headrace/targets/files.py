@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
-from headrace.changelog.schema import TableName, TableSchema
+from headrace.changelog.schema import BATCH_META, TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.changelog.values_json import plain, row_values
 from headrace.errors import BadTransform, StorageError, TargetError, UnknownPart
@@ -34,8 +34,6 @@ from headrace.storage.permissions import (
 from headrace.targets.target import BaselineId, Batch, Target, TargetTraits
 
 _INSTANT = ValueType("timestamptz")
-_META: Final = 4
-"""The number of columns before the row's own: `_op _commit _ordinal _time`."""
 
 _OPS = [op.name.lower() for op in Op]
 
@@ -180,7 +178,7 @@ class JsonLines(_Written):
         schema = self._schemas[table]
         ops, commits, ordinals = (rows.column(at).to_pylist() for at in range(3))
         times = plain(_INSTANT, _INSTANT.from_arrow(rows.column(3)))
-        values = row_values(rows.select(list(range(_META, rows.num_columns))), schema.columns)
+        values = row_values(rows.select(list(range(BATCH_META, rows.num_columns))), schema.columns)
         for op, commit, ordinal, time, row in zip(
             ops, commits, ordinals, times, values, strict=True
         ):
@@ -250,7 +248,7 @@ class ParquetFolder(_Written):
                 tail = [["truncate"], [str(at)], [at.commit], [at.ordinal], [None]]
                 self._store(table, f"changes-{at}-truncate", emptied, tail)
             if rows.num_rows:
-                own = rows.select(list(range(_META, rows.num_columns)))
+                own = rows.select(list(range(BATCH_META, rows.num_columns)))
                 positions = zip(*(rows.column(at).to_pylist() for at in (1, 2)), strict=True)
                 tail = [
                     [_OPS[op] for op in rows.column(0).to_pylist()],

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.schema import Column, TableName, TableSchema
+from headrace.changelog.schema import BATCH_META, Column, TableName, TableSchema
 from headrace.errors import FunctionFailed, NoKey, TableError
 from headrace.tables import Row
 from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
@@ -73,11 +73,10 @@ def changes_in(
 
     A delete and an upsert with the same position are one change: the row has another key.
     """
-    values = _readers(table, schema.columns)
+    own = table.select(list(range(BATCH_META, table.num_columns)))
+    values = _readers(own, schema.columns)
     keys = {name: values[name] for name in schema.key}
-    ops, commits, ordinals = (
-        table.column(name).to_pylist() for name in ("_op", "_commit", "_ordinal")
-    )
+    ops, commits, ordinals = (table.column(index).to_pylist() for index in range(3))
     at, count = 0, table.num_rows
     while at < count:
         first, reference = at, (commits[at], ordinals[at])

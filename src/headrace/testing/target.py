@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.schema import TableName, TableSchema
+from headrace.changelog.schema import BATCH_META, TableName, TableSchema
 from headrace.errors import HeadraceError, NoKey
 from headrace.targets.target import BaselineId, Batch, TargetTraits
 
@@ -203,11 +203,10 @@ class ScriptedTarget:
             kept.rows.clear()
             effects.append(Effect(table, "truncate", (), emptied))
         if (rows := batch.tables.get(table)) is not None:
-            values = self.rows_of(schema, rows)
+            # By index: a column of the row may have a name of ours.
+            values = self.rows_of(schema, rows.select(list(range(BATCH_META, rows.num_columns))))
             applied = zip(
-                rows["_op"].to_pylist(),
-                rows["_commit"].to_pylist(),
-                rows["_ordinal"].to_pylist(),
+                *(rows.column(index).to_pylist() for index in range(3)),
                 values,
                 strict=True,
             )

@@ -521,7 +521,9 @@ class PostgresSource:
             self._start_over = (
                 f"The publication {self.options.publication} did not exist for a while"
             )
-            raise SourceUnreachable(error.message, source=self.name) from error
+            unreachable = SourceUnreachable(error.message)
+            unreachable.facts = {"source": self.name, **error.facts}
+            raise unreachable from error
 
     def _next(self) -> Changes | None:
         try:

@@ -6,11 +6,11 @@ on its own connection. Each read of the log (`capture_log`) ends between two tra
 application: that is a read group, and a flush consists of whole groups (R41). Where a transaction
 ends within a group cannot be determined.
 
-`findings` reports what we set up in a SQLite file, and how many changes it contains. `sample`
-returns a few rows of a table; the file is only read. `CaptureMeter` measures what the file keeps
-for its readers.
+`findings` reports what we set up in a SQLite file, and how many changes it contains. `objects`
+lists it, and `remove_objects` removes it. `sample` returns a few rows of a table; the file is only
+read. `CaptureMeter` measures what the file keeps for its readers.
 
-Long because all of these read the same tables in the file as the source does.
+Long because reading, and what capture leaves in a file, know the same tables and readers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 import shlex
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.capture.baselines import checked_rate
-from headrace.capture.registry import Finding, TableSample
+from headrace.capture.registry import Finding, SourceObject, TableSample
 from headrace.capture.source import Lag, Problem, Room, SourcePosition, SourceSpec, SourceTraits
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
@@ -144,6 +144,66 @@ def _readers(database: sqlite3.Connection, table: str) -> list[str]:
 def _teardown(path: str, table: str, reader: str | None = None) -> str:
     words = ["headrace", "sqlite", "teardown", "--db", path, "--table", table]
     return shlex.join([*words, *([] if reader is None else ["--reader", reader])])
+
+
+# --- what capture created in the file, and its removal --------------------------------------------
+
+
+def objects(source: SQLiteSource, reader: str, claim: str) -> list[SourceObject]:
+    """Return the triggers and tables of the capture."""
+    with opened(source.path) as database, reading(database):
+        return list(_objects(database, reader))
+
+
+def remove_objects(source: SQLiteSource, reader: str, claim: str) -> list[SourceObject]:
+    """Remove our reader, the triggers that no other reader needs, and with the last one the log."""
+    with opened(source.path) as database, writing(database):
+        removed = [each for each in _objects(database, reader) if not each.kept]
+        if not (others := _other_readers(database, reader)):
+            triggers.take_out(database)
+            return removed
+        database.execute(f"delete from {OURS.readers} where name = ?", (reader,))
+        needed = {table for other in others for table in _read_by(other)}
+        captured = {plan.table for plan in triggers.plans(database).values()}
+        triggers.take_out(database, captured - needed, OURS, needed)
+        return removed
+
+
+def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject]:
+    others = _other_readers(database, reader)
+    every = triggers.plans(database) if others else {}
+    for name, on in database.execute(_TRIGGERS):
+        if (number := OURS.plan_of(name)) is not None:
+            table = every[number].table if number in every else on
+            needed = [each for each in others if table in _read_by(each)]
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(needed))
+    for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
+        if triggers.has_table(database, table):
+            yield SourceObject("table", table, kept=_needed_by(others))
+
+
+def _other_readers(database: sqlite3.Connection, reader: str) -> list[ReaderRow]:
+    """Return the other readers; none if the capture is damaged, or of an unknown format."""
+    if not triggers.has_known_format(database) or not triggers.complete(database):
+        return []
+    return [row for row in reader_rows(database) if row.name != reader]
+
+
+def _read_by(reader: ReaderRow) -> set[str]:
+    return {table for table, reads in reader.tables.items() if reads is not False}
+
+
+def _needed_by(readers: Sequence[ReaderRow]) -> str:
+    if not readers:
+        return ""
+    name = readers[0].name
+    if name.startswith(triggers.LIBRARY):
+        return f"headrace sqlite reads it, as reader {name.split('/')[1]}."
+    source, _, data = name.partition("@")
+    return (
+        f"The engine of {data} reads it. If it no longer exists, run:"
+        f" {shlex.join(['headrace', 'teardown', source, '--data', data])}"
+    )
 
 
 # --- forgetting a capture -------------------------------------------------------------------------

@@ -198,22 +198,32 @@ class CapturedColumns:
 
 def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str | None:
     """Return the capture's uuid; None if nothing was ever set up."""
-    if not _has(database, names.companion("meta")):
+    if not has_table(database, names.companion("meta")):
         return None
     found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
     if found.get("format") != FORMAT:
         raise SourceRefused(
             "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
-            remedy="Use the version that created them, or remove them in Python:"
-            " hr.sqlite(path).teardown().",
+            remedy="Use the version that created them, or remove all of them: headrace sqlite"
+            " teardown --db FILE, without --table.",
         )
     return str(found["capture"])
 
 
+def has_known_format(database: sqlite3.Connection, names: CaptureNames = OURS) -> bool:
+    """Whether our tables, if there are any, can be read by this version."""
+    if not has_table(database, names.companion("meta")):
+        return True
+    (found,) = database.execute(
+        f"select max(value) from {names.meta} where name = 'format'"
+    ).fetchone()
+    return bool(found == FORMAT)
+
+
 def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int, CapturedColumns]:
     """Return every plan that was ever created, by its number."""
-    if not _has(database, names.companion("tables")):
+    if not has_table(database, names.companion("tables")):
         return {}
     found = {}
     for number, name, text in database.execute(
@@ -255,7 +265,7 @@ def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict
 def complete(database: sqlite3.Connection, names: CaptureNames = OURS) -> bool:
     """Whether all of our tables exist."""
     return capture_id(database, names) is not None and all(
-        _has(database, name)
+        has_table(database, name)
         for name in (names.log_table, names.companion("readers"), names.companion("tables"))
     )
 
@@ -334,7 +344,7 @@ def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) 
         f"create table if not exists {names.readers} "
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
     )
-    if capture is None or not _has(database, names.log_table):
+    if capture is None or not has_table(database, names.log_table):
         # A new log counts from 1 again: its numbers need a new uuid (R1).
         database.execute(
             f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
@@ -450,7 +460,8 @@ def take_out(
 
     Triggers that were created for a table in `kept` stay, whichever table they are on now.
     """
-    every = plans(database, names)
+    # Everything can be removed whatever its format.
+    every = {} if tables is None else plans(database, names)
     on = {folded(table) for table in tables or ()}
     left = 0
     for trigger in _triggers(database, names):
@@ -467,8 +478,8 @@ def take_out(
 def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
     """Whether a reader of `Capture` is left; an engine notices that a log was removed."""
     return (
-        _has(database, names.log_table)
-        and _has(database, names.companion("readers"))
+        has_table(database, names.log_table)
+        and has_table(database, names.companion("readers"))
         and database.execute(
             f"select 1 from {names.readers} where substr(name, 1, ?) = ?",
             (len(LIBRARY), LIBRARY),
@@ -531,7 +542,8 @@ def _made_for(trigger: _Trigger, every: Mapping[int, CapturedColumns]) -> str | 
     return None if plan is None else plan.table
 
 
-def _has(database: sqlite3.Connection, table: str) -> bool:
+def has_table(database: sqlite3.Connection, table: str) -> bool:
+    """Whether the file has this table, in any case of its name."""
     row = database.execute(
         "select 1 from sqlite_master where type = 'table' and name = ? collate nocase", (table,)
     ).fetchone()

@@ -437,8 +437,9 @@ class PipelinePlan:
         """
         Return `_commit` and `_ordinal` of the rows for which an expression raises; one job.
 
-        For a baseline, return `_place` (file/row number). None if that is not possible: after
-        a frame, or with Spark Connect.
+        For a baseline, return `_place` (file/row number). `bad`, the last column, is the first
+        such expression, as JSON with `step` and, for a transform, `column`. None if that is not
+        possible: after a frame, or with Spark Connect.
         """
         if self.framed or self._spark.tried(F.lit(1)) is None:
             return None
@@ -449,7 +450,7 @@ class PipelinePlan:
             assert not isinstance(each, FrameStep)
             frame = self._spark.select(frame, self._spark.prepared(each))
         chosen = ["_place"] if baseline else ["_commit", "_ordinal"]
-        return frame.where("bad").select(*chosen)
+        return frame.where("bad is not null").select(*chosen, "bad")
 
     def conditions(
         self, session: SparkSession, paths: Sequence[str], shape: ChangeImages

@@ -10,11 +10,13 @@ The result of a function is computed in a separate projection, because Spark cal
 every row that it gets. By then it is known whether a row is to be computed; if not, the function
 gets null.
 
-With `tried` nothing raises: an expression that would raise marks its row as bad instead.
+With `tried` nothing raises: an expression that would raise marks its row as bad instead, with the
+step and the column, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,7 +36,7 @@ from headrace.pipeline.plan.projection import (
     Step,
     failure_with_location,
 )
-from headrace.pipeline.sql import condition, quoted
+from headrace.pipeline.sql import condition, quoted, text_literal
 from headrace.pipeline.steps import Derive, Drop, Equals, Prefix, Regex, Rename, Timestamp
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ class Stages:
         if names.location:
             parts[names.location] = "concat(_metadata.file_name, '/', _metadata.row_index)"
         if self._tried is not None:
-            parts[names.bad] = "false"
+            parts[names.bad] = "cast(null as string)"
         self._kept = list(parts)
         made = [f"{sql} as {name}" for name, sql in parts.items()]
         seen = self._image(image)
@@ -181,13 +183,13 @@ class Stages:
             return
         yield self._stage(None, None, *self._tries([holds]))
         now = f"coalesce({self._names.result}0.v, false)"
-        yield self._stage({passing: now, **self._now_bad(1)})
+        yield self._stage({passing: now, **self._now_bad([{"step": "filters"}])})
 
     # --- transforms -------------------------------------------------------------------------
 
     def _transformed(self, steps: Sequence[Step], passing: str) -> Iterator[Projection | FrameStep]:
         """Yield one or two projections for each transform, over the columns in scope."""
-        for step in steps:
+        for number, step in enumerate(steps, 1):
             seen: Made = {name: quoted(name) for name in self._seen}
             match step:
                 case Drop(names):
@@ -200,7 +202,7 @@ class Stages:
                         seen={new[name]: f"{seen[name]} as {quoted(new[name])}" for name in seen}
                     )
                 case Derive(columns):
-                    yield from self._derived(columns, passing, seen)
+                    yield from self._derived(f"transform {number}", columns, passing, seen)
                 case Timestamp(name):
                     made = f"case when {passing} then {self._names.time} end as {quoted(name)}"
                     yield self._stage(seen={**seen, name: made})
@@ -211,7 +213,11 @@ class Stages:
                     passing = self._names.ka
 
     def _derived(
-        self, columns: Sequence[tuple[str, str | Column]], passing: str, seen: Made
+        self,
+        label: str,
+        columns: Sequence[tuple[str, str | Column]],
+        passing: str,
+        seen: Made,
     ) -> Iterator[Projection]:
         guarded = {
             name: F.when(F.expr(passing), as_column(expression)) for name, expression in columns
@@ -224,7 +230,8 @@ class Stages:
         yield self._stage(None, None, *self._tries(guarded.values()))
         for at, name in enumerate(guarded):
             seen[name] = f"{self._names.result}{at}.v as {quoted(name)}"
-        yield self._stage(self._now_bad(len(guarded)), seen)
+        causes = [{"step": label, "column": name} for name in guarded]
+        yield self._stage(self._now_bad(causes), seen)
 
     def _tries(self, columns: Iterable[Column]) -> Iterator[Column]:
         """Yield the value of each column in a struct, which is null if the expression raised."""
@@ -232,10 +239,14 @@ class Stages:
         for at, each in enumerate(columns):
             yield self._tried(F.struct(each.alias("v"))).alias(f"{self._names.result}{at}")
 
-    def _now_bad(self, count: int) -> dict[str, str]:
+    def _now_bad(self, causes: Sequence[Mapping[str, str]]) -> dict[str, str]:
+        """Note the cause if one of the expressions just tried has raised, and none before."""
         names = self._names
-        raised = (f"{names.result}{at} is null" for at in range(count))
-        return {names.bad: f"({names.bad} or {' or '.join(raised)})"}
+        raised = " ".join(
+            f"when {names.result}{at} is null then {text_literal(json.dumps(cause))}"
+            for at, cause in enumerate(causes)
+        )
+        return {names.bad: f"coalesce({names.bad}, case {raised} end)"}
 
     def _called(self, step: CallableFunction, passing: str, seen: Made) -> Iterator[Projection]:
         """Yield the call of a function, and the projection of its result."""

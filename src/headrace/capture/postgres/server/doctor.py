@@ -7,6 +7,7 @@ which gives up quickly if it does not get its lock: changes of other tables do n
 the next look at the catalog tries again.
 
 Findings are settings with consequences, and what an engine left on the server when it was removed.
+Objects are the slot and the publication of one engine, which `headrace teardown` removes.
 Sample rows of a table are read in a read-only transaction.
 """
 
@@ -23,6 +24,7 @@ from headrace.capture.postgres.copy.reader import TRAILER, batch_of, empty, head
 from headrace.capture.postgres.options import (
     PostgresOptions,
     TableOptions,
+    default_slot,
     options_of,
     quoted,
     written,
@@ -34,7 +36,7 @@ from headrace.capture.postgres.server.catalog import CatalogTable, find, look_up
 from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.publication import MARK
 from headrace.capture.postgres.stream.wire import CopyMessages
-from headrace.capture.registry import Finding, TableSample
+from headrace.capture.registry import Finding, SourceObject, TableSample
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, PublicationRefused
 
@@ -106,6 +108,9 @@ def examined(
 
 # --- settings with consequences, and leftovers ----------------------------------------------------
 
+_SLOT = "replication slot"
+_PUBLICATION = "publication"
+
 _PUBLICATIONS = """
 select p.pubname from pg_catalog.pg_publication p
 where starts_with(pg_catalog.obj_description(p.oid, 'pg_publication'), %s)
@@ -125,28 +130,86 @@ def findings(source: PostgresSource, tables: Sequence[str], reader: str) -> list
             Finding(note.setting, f"{note.value or '(empty)'}: {note.message}", note.remedy)
             for note in report.notes
         )
-        return [*noted, *_left(connection, options)]
+        left = (Finding(each.name, each.says, each.kept) for each in _left(connection, options))
+        return [*noted, *left]
 
 
-def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iterator[Finding]:
+def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iterator[SourceObject]:
+    """Yield what no engine reads, as far as the server knows; it may be of one that is stopped."""
     end = slots.written(connection)
     for slot in slots.leftovers(connection):
         if slot.name == options.slot:
             continue
-        held = max(0, end - slot.restart) if slot.restart is not None else 0
-        yield Finding(
+        yield SourceObject(
+            _SLOT,
             slot.name,
-            f"unused Headrace slot in database {slot.database_name}: the server keeps"
-            f" {held / 1e6:,.1f} MB of WAL for it",
+            f"unused Headrace slot in database {slot.database_name}: {_held(slot, end)}",
             f"If no engine needs it, run: select pg_drop_replication_slot('{slot.name}');",
         )
     for (name,) in connection.execute(_PUBLICATIONS, (MARK, options.publication)).fetchall():
         quoted = '"' + name.replace('"', '""') + '"'
-        yield Finding(
+        yield SourceObject(
+            _PUBLICATION,
             name,
             "Headrace publication without a slot",
             f"If no engine needs it, run: drop publication {quoted};",
         )
+
+
+# --- the slot and the publication, and their removal ----------------------------------------------
+
+
+def objects(source: PostgresSource, reader: str, claim: str) -> list[SourceObject]:
+    """Return our slot and publication, and what other engines left in this server."""
+    options = options_of(source.name, source.spec.options, reader)
+    with connect(options) as connection, speaking(options):
+        own = _objects(connection, options, reader, claim)
+        return [*own, *_left(connection, options)]
+
+
+def remove_objects(source: PostgresSource, reader: str, claim: str) -> list[SourceObject]:
+    """Drop our slot and publication; `SlotBusy` if a process reads from the slot."""
+    options = options_of(source.name, source.spec.options, reader)
+    with connect(options) as connection, speaking(options):
+        removed = []
+        for each in _objects(connection, options, reader, claim):
+            if each.kept:
+                continue
+            if each.kind == _PUBLICATION:
+                publication.drop(connection, options)
+            else:
+                slots.drop(connection, each.name)
+            removed.append(each)
+        return removed
+
+
+def _objects(
+    connection: psycopg.Connection[Any], options: PostgresOptions, reader: str, claim: str
+) -> Iterator[SourceObject]:
+    present = published.read(connection, options.publication)
+    ours = present is not None and publication.is_ours(present, options)
+    slot = slots.find(connection, options.slot)
+    if slot is not None and options.slot_mode != "ephemeral":
+        # No other deployment has a slot with our default name.
+        ours_by_name = slot.name == default_slot(options.name, reader)
+        kept = ""
+        if slot.plugin != slots.PLUGIN or slot.database_name != connection.info.dbname:
+            kept = f"It is of plugin {slot.plugin} in database {slot.database_name}."
+        elif not (ours or ours_by_name or claim == f"slot {slot.name}"):
+            drop = f"select pg_drop_replication_slot('{slot.name}');"
+            kept = f"It is not known to be ours. If nothing needs it, run: {drop}"
+        says = _held(slot, slots.written(connection))
+        if slot.active:
+            says += f"; process {slot.reader} reads from it"
+        yield SourceObject(_SLOT, slot.name, says, kept)
+    if present is not None:
+        kept = "" if ours else "It was not created by Headrace for this source."
+        yield SourceObject(_PUBLICATION, present.name, kept=kept)
+
+
+def _held(slot: slots.Slot, end: int) -> str:
+    held = max(0, end - slot.restart) if slot.restart is not None else 0
+    return f"the server keeps {held / 1e6:,.1f} MB of WAL for it"
 
 
 # --- a few rows of a table ------------------------------------------------------------------------

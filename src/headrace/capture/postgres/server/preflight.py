@@ -126,6 +126,9 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
         )
 
 
+_SETTING = "set publication.create to {} (in Python: create_publication={})"
+
+
 def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
     """Yield problems with generated columns that belong to an identity and are not published."""
     unsent = {column.name for column in table.columns if column.generated}
@@ -395,10 +398,11 @@ def role_problems(server: Server, options: PostgresOptions) -> Iterator[Headrace
     if not options.create_publication or server.standby:
         if not options.create_publication and server.publication_owner is None:
             yield PublicationRefused(
-                "The publication does not exist, and create_publication is false",
+                "The publication does not exist, and Headrace may not create it",
                 publication=options.publication,
                 remedy=f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
-                " WITH (publish_via_partition_root = true); or set create_publication to true.",
+                " WITH (publish_via_partition_root = true); or"
+                f" {_SETTING.format('true', 'True')}.",
             )
         return
     if server.publication_owner is None and not server.creates:
@@ -457,7 +461,7 @@ def right_problems(
             user=server.user,
             owner=own.owner,
             remedy=f"GRANT {quoted(own.owner)} TO {user}; or let the owner create the publication,"
-            " and set create_publication to false.",
+            f" and {_SETTING.format('false', 'False')}.",
         )
 
 
@@ -578,7 +582,8 @@ def _setting_problems(server: Server, options: PostgresOptions) -> Iterator[Head
         yield ServerRefused(
             "The server is a standby, where publications cannot be created or altered",
             publication=options.publication,
-            remedy="Create the publication on the primary, and set create_publication to false:"
+            remedy="Create the publication on the primary, and"
+            f" {_SETTING.format('false', 'False')}:"
             f" CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
             " WITH (publish_via_partition_root = true);",
         )

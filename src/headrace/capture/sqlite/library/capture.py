@@ -133,7 +133,8 @@ class Capture:
 
         Other tables, and tables that have another reader in the same log, stay captured, and the
         log stays as long as it has a reader. A renamed table can be given under either name;
-        raises `TableRefused` if there is no such table. A run in another process continues
+        raises `TableRefused` if there is no such table. If this instance names no tables, a log in
+        an unknown format is removed as a whole. A run in another process continues
         without these tables. Raises `StillRunning` during a run of this instance.
         """
         settings = self._settings

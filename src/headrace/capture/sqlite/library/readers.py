@@ -165,10 +165,15 @@ class ReaderCursors:
         A table stays captured as long as it has another reader, and the log stays as long as it
         has any reader. All of it is one transaction: a trigger without its log would make every
         write of the application fail (R42). If `tables` is None, all tables of this reader are
-        removed. A table that neither exists nor is captured raises `TableRefused`.
+        removed, and everything if the log has an unknown format. A table that neither exists nor is
+        captured raises `TableRefused`.
         """
         database, names = self._database, self._names
         with writing(database):
+            if tables is None and not triggers.has_known_format(database, names):
+                # The readers and tables of another version cannot be told apart.
+                triggers.take_out(database, None, names)
+                return 0, []
             if tables is not None:
                 tables = [triggers.captured_as(database, table, names) for table in tables]
             if not triggers.complete(database, names):

@@ -14,7 +14,7 @@ the one that the log has, and those that the catalogue has had since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -199,7 +199,17 @@ class Schemas:
         self,
         tables: Iterable[tuple[CatalogTable, TableSchema]],
         recorded: Mapping[str, TableSchema] | None = None,
+        former: Collection[tuple[str, str]] = (),
+        replaced: Collection[str] = (),
     ) -> None:
+        """
+        `recorded` are the tables' schemas in the log.
+
+        `former` are names that a table had for a while: its name, and the other one. `replaced`
+        are the tables whose name another table had before: their earlier changes are not theirs.
+        """
+        self._former = former
+        self._replaced = replaced
         self._tables: dict[int, CatalogTable] = {}
         self._versions: dict[int, list[TableSchema]] = {}
         """The known versions of each table, the newest first."""
@@ -226,12 +236,16 @@ class Schemas:
         if table is None:
             return None
         if (relation.namespace, relation.table) != (table.namespace, table.table):
-            raise SchemaChanged(
-                "Table was renamed",
-                table=table.name,
-                now=f"{relation.namespace}.{relation.table}",
-                remedy="Use the new name in the configuration, and start again.",
-            )
+            now = f"{relation.namespace}.{relation.table}"
+            if table.name in self._replaced:
+                return None
+            if (table.name, now) not in self._former:
+                raise SchemaChanged(
+                    "Table was renamed",
+                    table=table.name,
+                    now=now,
+                    remedy="Use the new name in the configuration, and start again.",
+                )
         for schema in self._versions[relation.oid]:
             if (indexes := _indexes(relation, schema, table.columns)) is not None:
                 return RelationLayout(schema, indexes)

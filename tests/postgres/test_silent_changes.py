@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline
-from tests.postgres.recording import Recording
-from tests.postgres.servers import Database
+from headrace.engine.engine import Engine
+from tests.postgres.followed import FollowedOrders
+from tests.postgres.recording import PATIENCE, Recording
+from tests.postgres.servers import Database, wait_until
 
 pytestmark = pytest.mark.meets("R23b")
 
@@ -392,3 +396,45 @@ def test_notes_of_an_earlier_release_cost_no_copy(shop: Recording) -> None:
     log.note(f"{oid} 0 {file} {stamps}", "standing/orders")
     shop.live("orders", "clients")
     kept(shop)
+
+
+# --- replica identities ---------------------------------------------------------------------------
+
+
+def followed(shop: FollowedOrders, engine: Engine) -> bool:
+    info = engine.pipeline_info("orders")
+    assert info.error is None
+    if info.state != "live":
+        return False
+    truth = set(shop.database.rows("select id, note, n from orders"))
+    return {(row["id"], row["note"], row["n"]) for row in shop.orders.all()} == truth
+
+
+@WHEN
+@pytest.mark.meets("R21")
+def test_large_values_are_there_whatever_becomes_of_the_replica_identity(
+    database: Database, tmp_path: Path, stopped: bool
+) -> None:
+    shop = FollowedOrders(database, tmp_path / "data")
+    run = database.execute
+    run("alter table orders add other bigint not null default 0, add n int not null default 0")
+    large = "(select string_agg(md5(id::text || k), '') from generate_series(1, 150) k)"
+    run(f"update orders set other = id, note = {large}")
+    run("create unique index orders_other on orders (other)")
+    run("alter table orders replica identity full")
+    engine = shop.engine()
+    engine.start()
+    try:
+        assert engine.await_ready(PATIENCE)
+        for identity in ("default", "using index orders_other", "full", "default"):
+            if stopped:
+                engine.stop()
+            run(f"alter table orders replica identity {identity}")
+            run("update orders set n = n + 1 where id < 10")
+            if stopped:
+                engine = shop.engine()
+                engine.start()
+
+            wait_until(partial(followed, shop, engine), PATIENCE)
+    finally:
+        engine.stop()

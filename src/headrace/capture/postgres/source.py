@@ -228,6 +228,7 @@ class PostgresSource:
         first = self._snapshots.first()
         self._toast.open(self._tables, self._schemas, position, first, self._query, self._resumed)
         self._completes = self._toast.active
+        self._layouts.expect_whole(self._toast.whole)
         self._given = self._at.lsn
         self._notices_from = 0.0
         self._even_at = self._opened_at = time.monotonic()
@@ -520,6 +521,9 @@ class PostgresSource:
         change was written in between: its columns cannot be determined, so every table is copied.
         """
         name = str(error.facts.get("table"))
+        if "identity" in error.facts:
+            self._toast.store_anyway(name)
+            return SourceUnreachable("The table's replica identity was altered", table=name)
         with speaking(self.options), connect(self.options) as connection:
             if "now" in error.facts:
                 return self._renamed(connection, name, error)

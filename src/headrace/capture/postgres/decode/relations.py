@@ -208,6 +208,7 @@ class Schemas:
         `former` are names that a table had for a while: its name, and the other one. `replaced`
         are the tables whose name another table had before: their earlier changes are not theirs.
         """
+        self._whole: Collection[str] = ()
         self._former = former
         self._replaced = replaced
         self._tables: dict[int, CatalogTable] = {}
@@ -218,6 +219,10 @@ class Schemas:
             known = (recorded or {}).get(table.name)
             self._versions[table.oid] = [] if known is None else [known]
             self.adopt(table, schema)
+
+    def expect_whole(self, tables: Collection[str]) -> None:
+        """Raise when a table is no longer sent with whole rows, before its first such change."""
+        self._whole = tables
 
     def adopt(self, table: CatalogTable, schema: TableSchema) -> None:
         """Store a table's current schema; the earlier versions stay known."""
@@ -246,6 +251,12 @@ class Schemas:
                     now=now,
                     remedy="Use the new name in the configuration, and start again.",
                 )
+        if table.name in self._whole and relation.identity != "f":
+            raise SchemaChanged(
+                "The table's replica identity was altered",
+                table=table.name,
+                identity=relation.identity,
+            )
         for schema in self._versions[relation.oid]:
             if (indexes := _indexes(relation, schema, table.columns)) is not None:
                 return RelationLayout(schema, indexes)

@@ -44,7 +44,7 @@ from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import SchemaChanged, SourceUnreachable
+from headrace.errors import HeadraceError, SchemaChanged, SourceUnreachable
 
 # --- what the values of a table's types look like -------------------------------------------------
 
@@ -408,14 +408,18 @@ class DdlWatch:
     def _verify(
         self, connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable]
     ) -> None:
-        """Raise unless the publication sends what it must; its owner has altered it."""
-        ahead = publication.missing_changes(connection, self._options, list(tables.values()))
-        if ahead.created or ahead.baselines:
-            raise SourceUnreachable(
-                "The publication was altered outside of Headrace",
-                publication=self._options.publication,
-                tables=ahead.baselines,
-            )
+        """Raise unless the publication sends what it must: then the source is opened again."""
+        facts: dict[str, Any] = {"publication": self._options.publication}
+        try:
+            ahead = publication.missing_changes(connection, self._options, list(tables.values()))
+            if not ahead.created and not ahead.baselines:
+                return
+            facts["tables"] = ahead.baselines
+        except (HeadraceError, psycopg.errors.InternalError_):
+            # Or a table was altered or dropped in between. When the source is opened again, it
+            # compares the publication with the tables as they are then.
+            pass
+        raise SourceUnreachable("The publication was altered outside of Headrace", **facts)
 
 
 def altered_table(

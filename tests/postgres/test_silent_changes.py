@@ -330,6 +330,25 @@ def test_a_publication_that_was_altered_for_a_moment_has_its_tables_copied_again
     assert shop.log.usable_baseline("orders").rows == 1  # type: ignore[union-attr]
 
 
+def test_columns_that_were_left_out_for_a_moment_are_there_without_another_change(
+    shop: Recording,
+) -> None:
+    if shop.database.connect().info.server_version < 150000:
+        pytest.skip("column lists came with PostgreSQL 15")
+    follow(shop, publication=OURS)
+    shop.die()
+    run = shop.database.execute
+    run(f"alter publication {OURS} set table orders (id), clients")
+    run("update orders set note = 'meanwhile' where id = 1")
+    run(f"alter publication {OURS} set table orders, clients")
+    shop.live("orders", "clients", publication=OURS)
+    shop.until(lambda: shop.recorder._connected)
+    # Asked for before the change with fewer columns is read.
+    shop.copy("orders")
+    newest = shop.log.columns("orders", 0).schema
+    assert shop.log.schema("orders", newest).names == ("id", "note")
+
+
 @NOTICING
 def test_what_we_alter_in_our_publication_ourselves_costs_one_copy(shop: Recording) -> None:
     follow(shop)

@@ -137,6 +137,22 @@ def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_n
     assert [row["after"] for row in shop.changes("clients")] == [{"id": 5, "note": "o"}]
 
 
+def test_a_table_that_has_replaced_another_one_may_have_another_name_for_a_while(
+    shop: Recording,
+) -> None:
+    follow(shop)
+    shop.die()
+    run = shop.database.execute
+    run("; ".join(SWAP))
+    shop.live("orders", "clients")
+    owed(shop, "orders", "clients")
+    run("alter table orders rename to o")
+    run("insert into o values (2, 'away')")
+    run("alter table o rename to orders")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    assert [row["after"]["note"] for row in shop.changes("orders")] == ["away"]
+
+
 @NOTICING
 @WHEN
 @pytest.mark.parametrize(

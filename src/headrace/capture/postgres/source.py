@@ -576,6 +576,7 @@ class PostgresSource:
             # A change that was written before a column was added would, applied to the copied
             # rows, remove the values that they got with the column.
             raise NotYet
+        self._layouts.own_from_here(table)
         before = self._publishing.published_before(table) and not self._partitions.moved(table)
         if before and (first := self._snapshots.first()):
             return first, False

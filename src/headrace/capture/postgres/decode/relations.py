@@ -210,7 +210,7 @@ class Schemas:
         """
         self._whole: Collection[str] = ()
         self._former = former
-        self._replaced = replaced
+        self._replaced = set(replaced)
         self._tables: dict[int, CatalogTable] = {}
         self._versions: dict[int, list[TableSchema]] = {}
         """The known versions of each table, the newest first."""
@@ -219,6 +219,10 @@ class Schemas:
             known = (recorded or {}).get(table.name)
             self._versions[table.oid] = [] if known is None else [known]
             self.adopt(table, schema)
+
+    def own_from_here(self, table: str) -> None:
+        """Take every further change of a table as its own, whatever its name is then."""
+        self._replaced.discard(table)
 
     def expect_whole(self, tables: Collection[str]) -> None:
         """Raise when a table is no longer sent with whole rows, before its first such change."""
@@ -251,6 +255,8 @@ class Schemas:
                     now=now,
                     remedy="Use the new name in the configuration, and start again.",
                 )
+        else:
+            self._replaced.discard(table.name)
         if table.name in self._whole and relation.identity != "f":
             raise SchemaChanged(
                 "The table's replica identity was altered",

@@ -602,6 +602,8 @@ class Toast:
         if self._store is not None and one is not None:
             self._end(one)
             if self._store.states.get(table) != "over":
+                if table in self._store.states:
+                    self._waiting.add(table)
                 self._store.forget(table)
 
     def store_anyway(self, table: TableName) -> None:

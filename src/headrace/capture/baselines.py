@@ -73,12 +73,21 @@ class BaselineCopy:
         self.rows = 0
         self.copy = source.baseline(table)
         self._batches: Iterator[pa.RecordBatch] = iter(self.copy)
-        self._writer: BaselineWriter = log.baseline(self.copy.schema)
+        self._log = log
+        self._made: BaselineWriter | None = None
+
+    @property
+    def _writer(self) -> BaselineWriter:
+        # Not before there are rows: while the copy waits, changes with other columns are read, and
+        # the newest schema of the log has to be that of the rows.
+        self._made = self._made or self._log.baseline(self.copy.schema)
+        return self._made
 
     def chunk(self) -> int | None:
         """Copy the next chunk and return the number of rows so far; None at the end."""
         for batch in self._batches:
-            self.rows = self._writer.write(batch, self.copy.exact)
+            if batch.num_rows:
+                self.rows = self._writer.write(batch, self.copy.exact)
             return self.rows
         return None
 
@@ -92,7 +101,8 @@ class BaselineCopy:
         self.copy.close()
         # Files that no entry names are removed at the next start anyway.
         with contextlib.suppress(StorageError):
-            self._writer.discard()
+            if self._made is not None:
+                self._made.discard()
 
 
 # --- the rate of copies ---------------------------------------------------------------------------

@@ -65,6 +65,7 @@ from headrace.capture.source import (
     Resets,
     SourceNotice,
     Waits,
+    rebaseline_phrase,
 )
 from headrace.capture.table_selection import TableSelection
 from headrace.changelog.change import Changes
@@ -417,7 +418,7 @@ class Recorder:
                     )
                 )
                 self._remember(log)
-                why = _COPIED_AGAIN.get(each.rebaseline_reason, each.rebaseline_reason)
+                why = rebaseline_phrase(each.rebaseline_reason)
                 self._warn(
                     CopiedAgain(
                         f"Table {each.table} is copied again: {why}",
@@ -698,15 +699,6 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 
 
 # --- whether a source continues a log -------------------------------------------------------------
-
-_COPIED_AGAIN = {
-    "columns": "its columns were altered",
-    "left out": "it was not captured for a while",
-    "rewritten": "its rows were rewritten when a column was altered",
-    "partitions": "its partitions were altered",
-    "toast store": "large values that the server did not send are not known",
-}
-"""The reasons for a new baseline, in whole sentences."""
 
 _CAPTURED = "captured/"
 """The name of the note with the captured tables; no table can have this name."""

@@ -263,6 +263,25 @@ class SourceNotice:
     """A warning for the user, while reading continues."""
 
 
+def rebaseline_phrase(reason: str) -> str:
+    """Return why a table is copied again, for people, from a notice's reason or that of a gap."""
+    return _REBASELINE_PHRASES.get(reason, f"the log lacks changes ({reason})" if reason else "")
+
+
+_REBASELINE_PHRASES = {
+    "columns": "its columns were altered",
+    "gap": "changes may be missing from the log",
+    "left out": "it was not captured for a while",
+    "lineage": "the source was restored or replaced",
+    "partitions": "its partitions were altered",
+    "publication": "its publication was altered for a while",
+    "replaced": "another table has taken its name",
+    "rewritten": "its rows were rewritten when a column was altered",
+    "toast store": "large values that the server did not send are not known",
+    "type": "a type of its columns was altered",
+}
+
+
 class ReportsNotices(Protocol):
     """A source that reports events which are not changes of rows."""
 

@@ -277,22 +277,6 @@ class Member:
         return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
 
 
-def load_reason(noted: str) -> str:
-    """Return the reason that the log notes for a new baseline, as a phrase for people."""
-    return _REASONS.get(noted, f"the log lacks changes ({noted})" if noted else "")
-
-
-_REASONS = {
-    "columns": "its columns changed",
-    "gap": "changes may be missing from the log",
-    "left out": "it was not captured for a while",
-    "lineage": "the source was restored or replaced",
-    "partitions": "its partitions changed",
-    "rewritten": "it was rewritten",
-    "toast store": "large values that did not change are not known",
-}
-
-
 def watermark(
     members: Sequence[Member], log: LogReader, *, durable: bool, changes_only: bool
 ) -> Watermark:

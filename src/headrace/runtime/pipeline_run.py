@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace.capture.source import SourceTraits
+from headrace.capture.source import SourceTraits, rebaseline_phrase
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import (
@@ -43,7 +43,6 @@ from headrace.runtime.model import (
     TableState,
     Watermark,
     decide,
-    load_reason,
     resumed,
     watermark,
 )
@@ -581,7 +580,7 @@ class PipelineRun:
             if (required := member.rebaseline_required(log)) is not None:
                 if changes:
                     raise self._loads.missing(member)
-                member.load_reason = load_reason(required.reason)
+                member.load_reason = rebaseline_phrase(required.reason)
                 # It follows the log while it is copied again: it only lacks unrecorded changes.
                 (self._rebaseline_all if required.missing else self._rebaseline)(
                     member, required.baseline
@@ -592,7 +591,7 @@ class PipelineRun:
                 raise self._loads.missing(member)
             self._loads.drop(member)
             self.delivery.forget_intent()
-            member.load_reason = load_reason("" if log.gap is None else log.gap.reason)
+            member.load_reason = rebaseline_phrase("" if log.gap is None else log.gap.reason)
             self._loads.move(member, TableState.WAITING)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ from headrace.capture.postgres.decode.relations import Schemas
 from headrace.capture.postgres.options import PostgresOptions, address, default_slot, options_of
 from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server import doctor, preflight, slot
-from headrace.capture.postgres.server.catalog import CatalogTable, look_up
+from headrace.capture.postgres.server.catalog import CatalogTable, find, look_up
 from headrace.capture.postgres.server.ddl_watch import (
     WATCH_SECONDS,
     DdlWatch,
@@ -134,7 +134,7 @@ class PostgresSource:
         self._completes = False
         """Whether changes may lack values that the store has."""
 
-        self._partitions = PartitionedTables(self.options)
+        self._partitions = PartitionedTables(self.options, self._publishing.alterations)
         self._identities = IdentityCheck(self.options)
         self._watch: DdlWatch | None = None
         self._notices_from = 0.0
@@ -144,6 +144,9 @@ class PostgresSource:
         self._resumed = False
         self._began = False
         self._recorded: dict[TableName, TableSchema] = {}
+        self._former: set[tuple[TableName, str]] = set()
+        """Names that tables had for a while, before they got theirs back."""
+
         self._altered_upto = 0
         """Up to here, the stream may have tables as they were before they were described."""
 
@@ -211,6 +214,8 @@ class PostgresSource:
             schema = self._schema(found)
             self._publishing.widen(self._query, self._tables, found)
         self._tables[table], self._schemas[table] = found, schema
+        if self._watch is not None:
+            self._watch.due = 0.0  # so that it is noted before it is copied
         self._layouts.adopt(found, schema)
         transactions.relearn(found.oid)
         if not self._completes:
@@ -236,6 +241,7 @@ class PostgresSource:
         first = self._snapshots.first()
         self._toast.open(self._tables, self._schemas, position, first, self._query, self._resumed)
         self._completes = self._toast.active
+        self._layouts.expect_whole(self._toast.whole)
         self._given = self._at.lsn
         self._notices_from = 0.0
         self._opened_at, self._asked_at = time.monotonic(), math.inf
@@ -267,8 +273,9 @@ class PostgresSource:
         """Return notices of tables whose publication will change, and of partitions."""
         if self._given < self._notices_from:
             return ()  # nearly always: `open` and `maintain` find what there is to report
-        left_out = sorted(self._publishing.unfollowed)
         notices = (*self._identities.notices(), *self._partitions.notices(self._given))
+        noticed = {each.table for each in notices if each.missing}
+        left_out = sorted(self._publishing.unfollowed - noticed)
         found = [
             *(SourceNotice(each, rebaseline_reason="left out", missing=True) for each in left_out),
             *notices,
@@ -313,7 +320,7 @@ class PostgresSource:
         with speaking(self.options):
             self._publishing.settle(self._query, self._tables)
             try:
-                self._watch.look(self._query)
+                self._suspect(self._watch.look(self._query, self._publishing.alterations))
             except SchemaChanged as error:
                 raise altered(error) from error
         self._snapshots.tidy()
@@ -477,8 +484,10 @@ class PostgresSource:
                 # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
                 self._start_over = ""
-            self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
-            self._identities.look(query, self._tables)
+            ours, begun = self._publishing.alterations, not self._resumed
+            found = self._identities.look(query, self._tables, ours, begun=begun)
+            self._suspect(found)
+            self._altered_upto = 0 if begun else record_end(slot.written(query))
             self._stream = ReplicationStream(
                 replication,
                 self.options.slot,
@@ -493,7 +502,10 @@ class PostgresSource:
         self._spill = Spill(scratch_folder(self._reader))
         (xid,) = query.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()  # type: ignore[misc]
         self._layouts = Schemas(
-            ((table, self._schemas[name]) for name, table in self._tables.items()), self._recorded
+            ((table, self._schemas[name]) for name, table in self._tables.items()),
+            self._recorded,
+            self._former,
+            self._identities.replaced,
         )
         self._transactions = Transactions(
             self._layouts,
@@ -542,19 +554,43 @@ class PostgresSource:
         same position with its current columns. Or it was altered before, several times, and the
         change was written in between: its columns cannot be determined, so every table is copied.
         """
+        name = str(error.facts.get("table"))
+        if "identity" in error.facts:
+            self._toast.store_anyway(name)
+            return SourceUnreachable("The table's replica identity was altered", table=name)
         with speaking(self.options), connect(self.options) as connection:
+            if "now" in error.facts:
+                return self._renamed(connection, name, error)
             other = altered_table(connection, self._tables, self._schemas, self._schema)
         if other is not None:
             return SourceUnreachable("The table was altered", table=other)
-        if "now" in error.facts:
-            return error  # it was renamed: the user has to decide which table is meant
-        table = error.facts.get("table")
-        self._start_over = f"Table {table} was altered several times while it was not read"
+        self._start_over = f"Table {name} was altered several times while it was not read"
         return SourceUnreachable(
             "The table was altered several times while it was not read; all tables are copied"
             " again",
-            table=table,
+            table=name,
         )
+
+    def _renamed(
+        self, connection: psycopg.Connection[Any], name: TableName, error: SchemaChanged
+    ) -> HeadraceError:
+        """Return what to do about a change of a table under another name."""
+        tables, _ = find(connection, [name])
+        if name not in tables:
+            return error  # the user has to decide which table is meant
+        if tables[name].oid != self._tables[name].oid:
+            return SourceUnreachable(
+                "The table was replaced by another one with the same name", table=name
+            )
+        # It has its name again, and had the same rows all the time.
+        self._former.add((name, str(error.facts["now"])))
+        return SourceUnreachable("The table had another name for a while", table=name)
+
+    def _suspect(self, tables: Collection[TableName]) -> None:
+        """Copy these tables only when all that was written before has been read."""
+        if tables and self._query is not None:
+            self._publishing.suspect(tables)
+            self._altered_upto = record_end(slot.written(self._query))
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:
         """Return how far the server has come without a change of our tables, if it has (R34)."""
@@ -574,12 +610,15 @@ class PostgresSource:
             # A change that was written before a column was added would, applied to the copied
             # rows, remove the values that they got with the column.
             raise NotYet
+        self._layouts.own_from_here(table)
         before = self._publishing.published_before(table) and not self._partitions.moved(table)
         if before and (first := self._snapshots.first()):
             return first, False
         with speaking(self.options):
             assert self._query is not None
-            self._publishing.check_writers(self._query, self._tables[table])
+            if self._publishing.check_writers(self._query, self._tables[table]):
+                self._altered_upto = record_end(slot.written(self._query))
+                raise NotYet
             unsure = self._opened_at + UNSURE_SECONDS - time.monotonic()
             committed = transactions.committed
             return self._snapshots.another(self._given, committed, unsure, stream.send_status), True

@@ -14,7 +14,7 @@ the one that the log has, and those that the catalogue has had since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -199,7 +199,18 @@ class Schemas:
         self,
         tables: Iterable[tuple[CatalogTable, TableSchema]],
         recorded: Mapping[str, TableSchema] | None = None,
+        former: Collection[tuple[str, str]] = (),
+        replaced: Collection[str] = (),
     ) -> None:
+        """
+        `recorded` are the tables' schemas in the log.
+
+        `former` are names that a table had for a while: its name, and the other one. `replaced`
+        are the tables whose name another table had before: their earlier changes are not theirs.
+        """
+        self._whole: Collection[str] = ()
+        self._former = former
+        self._replaced = set(replaced)
         self._tables: dict[int, CatalogTable] = {}
         self._versions: dict[int, list[TableSchema]] = {}
         """The known versions of each table, the newest first."""
@@ -208,6 +219,14 @@ class Schemas:
             known = (recorded or {}).get(table.name)
             self._versions[table.oid] = [] if known is None else [known]
             self.adopt(table, schema)
+
+    def own_from_here(self, table: str) -> None:
+        """Take every further change of a table as its own, whatever its name is then."""
+        self._replaced.discard(table)
+
+    def expect_whole(self, tables: Collection[str]) -> None:
+        """Raise when a table is no longer sent with whole rows, before its first such change."""
+        self._whole = tables
 
     def adopt(self, table: CatalogTable, schema: TableSchema) -> None:
         """Store a table's current schema; the earlier versions stay known."""
@@ -226,11 +245,23 @@ class Schemas:
         if table is None:
             return None
         if (relation.namespace, relation.table) != (table.namespace, table.table):
+            now = f"{relation.namespace}.{relation.table}"
+            if table.name in self._replaced:
+                return None
+            if (table.name, now) not in self._former:
+                raise SchemaChanged(
+                    "Table was renamed",
+                    table=table.name,
+                    now=now,
+                    remedy="Use the new name in the configuration, and start again.",
+                )
+        else:
+            self._replaced.discard(table.name)
+        if table.name in self._whole and relation.identity != "f":
             raise SchemaChanged(
-                "Table was renamed",
+                "The table's replica identity was altered",
                 table=table.name,
-                now=f"{relation.namespace}.{relation.table}",
-                remedy="Use the new name in the configuration, and start again.",
+                identity=relation.identity,
             )
         for schema in self._versions[relation.oid]:
             if (indexes := _indexes(relation, schema, table.columns)) is not None:

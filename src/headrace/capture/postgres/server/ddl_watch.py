@@ -1,11 +1,19 @@
 """
 Alterations of tables that the stream does not report, found by comparing the catalog with notes.
 
-If a user removes a table from a publication of their own and adds it again, or drops it and
-creates it again, changes are lost, and nothing in the stream reports it. A table with a new file
-may have been rewritten with an added column (R23b), or by `ALTER … TYPE … USING`, which changes the
-values of a column even if its type stays. So the log has notes of what was seen: the table's oid,
-its file, how it is published. They are compared when reading begins, and every few seconds.
+If a user removes a table from a publication and adds it again, or drops it and creates it again,
+changes are lost, and nothing in the stream reports it. If two tables are renamed into each other,
+each has the other's rows. A table with a new file may have been rewritten with an added column
+(R23b), or by `ALTER … TYPE … USING`, which changes the values of a column even if its type stays.
+A value of an enum can be renamed: then old rows have another text than before. So the log has
+notes of what was seen: the table's oid, its file, how it is published, and the texts that its
+types print. They are compared when reading begins, and every few seconds.
+
+What a publication was between two looks cannot be read. But every alteration writes a row of the
+catalog: dropped and added again, the row has another oid, and altered in place, it has another
+xmin, the number of the transaction that wrote it. Both stay when the row is frozen. If one differs
+from the note, and the transaction was not ours, changes may be missing. Transaction numbers wrap
+around: an alteration exactly 2^32 transactions after the last one would not be noticed.
 
 VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are; but they alter no
 column. If a default is altered and then the table is rewritten, the table is copied without need.
@@ -14,41 +22,167 @@ A table that is dropped, replaced by another one with the same name, or removed 
 publication sends no more messages. An added column appears only with the next change, and a
 partition that is truncated, dropped or attached not at all (R23b, R23c). So the catalog is queried
 every few seconds, without locks, and nothing waits for the answer.
+
+All that can change without a message, and what notices it, is listed in
+docs/internals/silent-changes.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
 from headrace.capture.postgres.options import PostgresOptions
-from headrace.capture.postgres.server import publication
+from headrace.capture.postgres.server import preflight, publication
 from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import PartitionedTables
+from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import SchemaChanged, SourceUnreachable
+from headrace.errors import HeadraceError, SchemaChanged, SourceUnreachable
 
-# --- identity, file and publication, compared with the notes --------------------------------------
+# --- what the values of a table's types look like -------------------------------------------------
+
+_FIRST_USER_OID = 16384
+"""Objects of the server itself have smaller oids, and are not altered."""
+
+_NAMED: Final[Mapping[int, str]] = {
+    24: "select oid, oid::regproc::text from pg_proc",
+    2202: "select oid, oid::regprocedure::text from pg_proc",
+    2203: "select oid, oid::regoper::text from pg_operator",
+    2204: "select oid, oid::regoperator::text from pg_operator",
+    2205: "select oid, oid::regclass::text from pg_class where relpersistence <> 't'"
+    " and relnamespace <> 'pg_toast'::regnamespace",
+    2206: "select oid, oid::regtype::text from pg_type where typnamespace not in"
+    " (select oid from pg_namespace where nspname like 'pg\\_%')",
+    3734: "select oid, oid::regconfig::text from pg_ts_config",
+    3769: "select oid, oid::regdictionary::text from pg_ts_dict",
+    4089: "select oid, nspname::text from pg_namespace where nspname not like 'pg\\_%'",
+    4096: "select oid, rolname::text from pg_roles",
+    4191: "select oid, oid::regcollation::text from pg_collation",
+    1033: "select oid, rolname::text from pg_roles",  # aclitem
+}
+"""Types whose values are names of other objects: the names, by the type's oid."""
+
+_TYPES = """
+with recursive used as (
+    select a.attrelid as relation, a.atttypid as type
+    from unnest(%(tables)s::oid[]) as c(oid)
+    join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    join pg_catalog.pg_type t on t.oid = a.atttypid
+    where t.oid >= %(first)s::oid or %(named)s::oid[] && array[t.oid, t.typelem]
+    union
+    select u.relation, below.type
+    from used u
+    join pg_catalog.pg_type t on t.oid = u.type
+    cross join lateral (
+        select t.typbasetype as type where t.typtype = 'd'
+        union all
+        select t.typelem where t.typtype = 'b' and t.typelem <> 0
+        union all
+        select r.rngsubtype from pg_catalog.pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
+        union all
+        select a.atttypid from pg_catalog.pg_attribute a
+        where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+    ) below
+)
+select u.relation::int8, u.type::int8, t.typtype = 'e' as enum, parts.numbers, parts.texts
+from used u
+join pg_catalog.pg_type t on t.oid = u.type
+cross join lateral (
+    select pg_catalog.array_agg(e.oid::int8 order by e.oid) as numbers,
+           pg_catalog.array_agg(e.enumlabel::text order by e.oid) as texts
+    from pg_catalog.pg_enum e where t.typtype = 'e' and e.enumtypid = t.oid
+    union all
+    select pg_catalog.array_agg(a.attnum::int8 order by a.attnum),
+           pg_catalog.array_agg(a.atttypid || '.' || a.atttypmod order by a.attnum)
+    from pg_catalog.pg_attribute a
+    where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+) parts
+where parts.numbers is not null or t.oid = any(%(named)s::oid[])
+"""
+
+Items = Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeText:
+    """What the values of a type look like: labels of an enum, attributes, or names of objects."""
+
+    upto: int
+    """The newest label or object; later ones alter no older row. -1: every item counts."""
+
+    digest: str
+
+    @classmethod
+    def of(cls, items: Items, upto: int) -> _TypeText:
+        counted = [item for item in items if upto < 0 or item[0] <= upto]
+        return cls(upto, hashlib.sha256(repr(counted).encode()).hexdigest()[:16])
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeItems:
+    items: Items
+    grows: bool
+    """Whether new items alter no older row."""
+
+    def text(self, upto: int | None = None) -> _TypeText:
+        if not self.grows:
+            return _TypeText.of(self.items, -1)
+        newest = max((number for number, _ in self.items), default=0)
+        return _TypeText.of(self.items, newest if upto is None else upto)
+
+
+def _types_of(
+    connection: psycopg.Connection[Any], tables: Iterable[CatalogTable]
+) -> dict[int, dict[int, _TypeItems]]:
+    """Return by the table's and the type's oid what the text of the table's values depends on."""
+    values = {
+        "tables": [table.oid for table in tables],
+        "first": _FIRST_USER_OID,
+        "named": list(_NAMED),
+    }
+    named: dict[int, _TypeItems] = {}
+    found: dict[int, dict[int, _TypeItems]] = {}
+    for relation, type, enum, numbers, texts in connection.execute(_TYPES, values).fetchall():
+        if type in _NAMED:
+            if type not in named:
+                query = f"select oid::int8, name from ({_NAMED[type]}) as objects(oid, name)"
+                query += f" where oid >= {_FIRST_USER_OID} order by oid"
+                named[type] = _TypeItems(connection.execute(query.encode()).fetchall(), True)
+            found.setdefault(relation, {})[type] = named[type]
+        else:
+            items = list(zip(numbers, texts, strict=True))
+            found.setdefault(relation, {})[type] = _TypeItems(items, enum)
+    return found
+
+
+# --- identity, file, publication and types, compared with the notes -------------------------------
 
 _KEY = "standing/"
 """The key of these notes in the log; the table's name follows."""
 
 _PUBLISHED = """
 select c.oid::int8,
-       coalesce(r.oid, n.oid, p.oid)::int8
+       pg_catalog.concat(r.oid, '.', r.xmin), pg_catalog.concat(n.oid, '.', n.xmin, '.', d.xmin),
+       pg_catalog.concat(p.oid, '.', p.xmin)
 from unnest(%(tables)s::oid[]) as c(oid)
 join pg_catalog.pg_class k on k.oid = c.oid
 left join pg_catalog.pg_publication p on p.pubname = %(name)s
 left join pg_catalog.pg_publication_rel r on r.prpubid = p.oid and r.prrelid = c.oid
 left join {namespaces} n on n.pnpubid = p.oid and n.pnnspid = k.relnamespace
+left join pg_catalog.pg_depend d
+  on n.oid is not null and d.classid = 'pg_catalog.pg_class'::regclass and d.objid = c.oid
+ and d.objsubid = 0 and d.refclassid = 'pg_catalog.pg_namespace'::regclass
 """
+# A table that was moved to another schema and back has another row in pg_depend.
 _NAMESPACES = "pg_catalog.pg_publication_namespace"
-_NONE = "(select null::oid as oid, null::oid as pnpubid, null::oid as pnnspid) "
+_NONE = "(select null::oid as oid, null::xid as xmin, null::oid as pnpubid, null::oid as pnnspid) "
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,43 +191,81 @@ class _Seen:
 
     oid: str
     published: str
+    """
+    The rows of the catalog by which it is published: its own, its schema's, the publication's.
+    Each is an oid and an xmin. Older notes have one oid, or 0.
+    """
+
     file: str
     stamps: Mapping[int, int]
     """By column; older notes have none."""
 
-    @property
-    def membership(self) -> tuple[str, str]:
-        return self.oid, self.published
+    types: Mapping[int, _TypeText]
+    """By the type's oid; older notes have none."""
 
-    def rewritten(self, now: _Seen) -> bool:
-        """Whether a column was altered and the rows were rewritten."""
-        return self.file != now.file and any(
+    def altered(self, now: _Seen, items: Mapping[int, _TypeItems], ours: Alterations) -> str:
+        """Return why the rows in the log are no longer right; empty: they are."""
+        if self.oid != now.oid:
+            return REPLACED
+        if self._published_otherwise(now, ours):
+            return PUBLISHED
+        if self.file != now.file and any(
             now.stamps.get(number, stamp) != stamp for number, stamp in self.stamps.items()
+        ):
+            return "rewritten"  # a column was altered, too
+        for type, text in self.types.items():
+            if type in items and items[type].text(text.upto) != text:
+                return "type"
+        return ""
+
+    def _published_otherwise(self, now: _Seen, ours: Alterations) -> bool:
+        before, after = self.published.split("/"), now.published.split("/")
+        if len(before) != len(after):
+            first = next((oid for each in after if (oid := each.partition(".")[0])), "0")
+            return self.published not in ("0", first)
+        return any(
+            one != other and not ours.explain(one, other)
+            for one, other in zip(before, after, strict=True)
         )
 
     def __str__(self) -> str:
         stamps = ",".join(f"{number}:{stamp}" for number, stamp in self.stamps.items())
-        return f"{self.oid} {self.published} {self.file} {stamps}"
+        types = ",".join(f"{oid}:{one.upto}:{one.digest}" for oid, one in self.types.items())
+        return f"{self.oid} {self.published} {self.file} {stamps} {types}"
 
     @classmethod
     def parse(cls, text: str) -> _Seen | None:
-        oid, published, file, stamps, *_ = [*text.split(" "), "", "", ""]
+        oid, published, file, stamps, types, *_ = [*text.split(" "), "", "", "", ""]
         pairs = (pair.split(":") for pair in stamps.split(",") if pair)
         found = {int(number): int(stamp) for number, stamp in pairs}
-        return cls(oid, published, file, found) if file else None
+        texts = (each.split(":") for each in types.split(",") if each)
+        shown = {int(type): _TypeText(int(upto), digest) for type, upto, digest in texts}
+        return cls(oid, published, file, found, shown) if file else None
+
+
+REPLACED = "replaced"
+PUBLISHED = "publication"
 
 
 class IdentityCheck:
     """Compares tables with the notes of them in the log. For one thread."""
 
     def __init__(self, options: PostgresOptions) -> None:
+        self.unverified = False
+        """Whether the publication was altered since it was last found to be as it must be."""
+
+        self.replaced: set[TableName] = set()
+        """Tables that another one had the name of, since reading began."""
+
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
         self._notices: list[SourceNotice] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
-        """Take over the notes that the log has."""
+        """Take over the log's notes; notices that were not recorded are found again."""
         self._noted = {}
+        self._notices = []
+        self.replaced = set()
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
                 self._noted[key.removeprefix(_KEY)] = seen
@@ -115,33 +287,49 @@ class IdentityCheck:
         return replace(schema, columns=tuple(columns))
 
     def look(
-        self, connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable]
-    ) -> None:
-        """Compare, and leave notices for the log of what has changed."""
-        published: dict[int, int] = {}
-        if not self._options.create_publication:
-            # For a publication of ours we know the changes, because we make them.
-            namespaces = _NAMESPACES if connection.info.server_version >= 150000 else _NONE
-            rows = connection.execute(
-                _PUBLISHED.format(namespaces=namespaces),
-                {"tables": [t.oid for t in tables.values()], "name": self._options.publication},
-            ).fetchall()
-            published = {oid: member or 0 for oid, member in rows}
+        self,
+        connection: psycopg.Connection[Any],
+        tables: Mapping[TableName, CatalogTable],
+        ours: Alterations,
+        *,
+        begun: bool = False,
+    ) -> set[TableName]:
+        """
+        Compare, and leave notices for the log; return the tables whose rows are no longer right.
+
+        `ours` are our own alterations of the publication. If a new history has `begun`, all tables
+        are copied, and there is nothing to compare with.
+        """
+        namespaces = _NAMESPACES if connection.info.server_version >= 150000 else _NONE
+        rows = connection.execute(
+            _PUBLISHED.format(namespaces=namespaces),
+            {"tables": [t.oid for t in tables.values()], "name": self._options.publication},
+        ).fetchall()
+        published = {oid: "/".join(members) for oid, *members in rows}
+        types = _types_of(connection, tables.values())
+        found: set[TableName] = set()
         for name, table in tables.items():
+            items = types.get(table.oid, {})
             now = _Seen(
                 str(table.oid),
-                str(published.get(table.oid, 0)),
+                published.get(table.oid, "./../."),
                 _file(table),
                 {column.number: column.stamp for column in table.columns},
+                {type: each.text() for type, each in sorted(items.items())},
             )
-            noted = self._noted.get(name)
-            if noted is not None and noted.membership != now.membership and published:
-                self._notices.append(SourceNotice(name, rebaseline_reason="left out", missing=True))
-            elif noted is not None and noted.rewritten(now):
-                self._notices.append(SourceNotice(name, rebaseline_reason="rewritten"))
+            noted = None if begun else self._noted.get(name)
+            reason = "" if noted is None else noted.altered(now, items, ours)
+            if reason:
+                missing = reason in (REPLACED, PUBLISHED)
+                self._notices.append(SourceNotice(name, rebaseline_reason=reason, missing=missing))
+                found.add(name)
+            if reason == REPLACED:
+                self.replaced.add(name)
+            self.unverified |= noted is None or reason == PUBLISHED
             if noted != now:
                 self._notices.append(SourceNotice(f"{_KEY}{name}", note=str(now)))
             self._noted[name] = now
+        return found
 
     def notices(self) -> list[SourceNotice]:
         """Return what the log should record, each notice once."""
@@ -184,19 +372,19 @@ class DdlWatch:
         self._clock = clock
         self._partitions = partitions
         self._identities = identities
-        self._named: frozenset[int] | None = None
         self.due = clock()
         """When it is time to compare again."""
 
-    def look(self, connection: psycopg.Connection[Any]) -> None:
+    def look(self, connection: psycopg.Connection[Any], ours: Alterations) -> set[TableName]:
         """
-        Compare, if it is time to.
+        Compare, if it is time to; return the tables whose rows in the log are no longer right.
 
         Raises `SchemaChanged` if a table's columns have changed, `TableRefused` if a table no
-        longer exists, and `SourceUnreachable` if the source has to be opened again.
+        longer exists or cannot be captured any more, and `SourceUnreachable` if the source has
+        to be opened again.
         """
         if self._clock() < self.due and not self._partitions.unknown(self._tables.values()):
-            return
+            return set()
         self.due = self._clock() + WATCH_SECONDS
         now = look_up(connection, list(self._tables))
         for name, table in now.items():
@@ -206,18 +394,32 @@ class DdlWatch:
                 raise SourceUnreachable(
                     "The table was replaced by another one with the same name", table=name
                 )
-        named = publication.named(connection, self._options)
-        if self._named is not None and (gone := self._named - named):
-            lost = [name for name, table in now.items() if table.oid in gone]
-            raise SourceUnreachable(
-                "Tables were removed from the publication",
-                publication=self._options.publication,
-                tables=lost,
-            )
-        self._named = named
+            if problem := preflight.kind_problem(table):
+                raise problem
+        found = self._identities.look(connection, now, ours)
+        if self._identities.unverified:
+            # After it was noted: what is altered from here on is found by the next look.
+            self._verify(connection, now)
+            self._identities.unverified = False
         self._tables.update(now)
         self._partitions.look(connection, now)
-        self._identities.look(connection, now)
+        return found
+
+    def _verify(
+        self, connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable]
+    ) -> None:
+        """Raise unless the publication sends what it must: then the source is opened again."""
+        facts: dict[str, Any] = {"publication": self._options.publication}
+        try:
+            ahead = publication.missing_changes(connection, self._options, list(tables.values()))
+            if not ahead.created and not ahead.baselines:
+                return
+            facts["tables"] = ahead.baselines
+        except (HeadraceError, psycopg.errors.InternalError_):
+            # Or a table was altered or dropped in between. When the source is opened again, it
+            # compares the publication with the tables as they are then.
+            pass
+        raise SourceUnreachable("The publication was altered outside of Headrace", **facts)
 
 
 def altered_table(

@@ -33,8 +33,9 @@ from psycopg.rows import class_row
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.snapshot import record_end
 from headrace.capture.postgres.options import PostgresOptions, quoted
-from headrace.capture.postgres.server import preflight, slot
+from headrace.capture.postgres.server import preflight, publication, slot
 from headrace.capture.postgres.server.catalog import CatalogTable
+from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
 from headrace.errors import PublicationRefused, SourceUnreachable
 
@@ -150,8 +151,10 @@ class PartitionRow:
 class PartitionedTables:
     """The partitioned tables of one source, over all its connections. For one thread."""
 
-    def __init__(self, options: PostgresOptions) -> None:
+    def __init__(self, options: PostgresOptions, alterations: Alterations) -> None:
+        """`alterations` gets what is altered here."""
         self._options = options
+        self._alterations = alterations
         self._noted: dict[str, Tree] = {}
         """The partitions that the log's rows belong to, once all notices are recorded."""
 
@@ -259,10 +262,17 @@ class PartitionedTables:
 
     def _update_sender(self, connection: Connection, table: str) -> int:
         """Make the sender look again at what it sends; return the position where it does."""
-        publication = quoted(self._options.publication)
-        statement = f"alter publication {publication} set (publish_via_partition_root = true)"
+        name = quoted(self._options.publication)
+        statement = f"alter publication {name} set (publish_via_partition_root = true)"
+        row = "select pg_catalog.concat(oid, '.', xmin) from pg_catalog.pg_publication"
         try:
-            connection.execute(statement.encode())
+            with connection.transaction():
+                found = connection.execute(
+                    f"{row} where pubname = %s for share".encode(), [self._options.publication]
+                ).fetchone()
+                connection.execute(statement.encode())
+                if found is not None:
+                    self._alterations.add(publication.current_transaction(connection), found[0])
         except psycopg.Error:
             if connection.closed:
                 raise

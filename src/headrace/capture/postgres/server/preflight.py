@@ -649,6 +649,14 @@ def _table_problems(
         yield problem
 
 
+def kind_problem(table: CatalogTable) -> HeadraceError | None:
+    """Return why a table cannot be captured at all, whatever is published; None: it can be."""
+    problem = next(_kind_problems(table), None)
+    if problem is not None:
+        problem.facts = {"table": table.name, **problem.facts}
+    return problem
+
+
 def _kind_problems(table: CatalogTable) -> Iterator[HeadraceError]:
     if table.kind in _KINDS:
         yield TableRefused(

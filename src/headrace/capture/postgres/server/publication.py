@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -35,6 +35,7 @@ from headrace.errors import (
 )
 
 __all__ = [
+    "Alterations",
     "Locker",
     "PublicationResult",
     "PublishedColumns",
@@ -43,7 +44,6 @@ __all__ = [
     "ensure",
     "lockers",
     "missing_changes",
-    "named",
     "oids_of",
     "published",
     "published_columns",
@@ -379,10 +379,35 @@ class PublicationResult:
     unsent: tuple[str, ...] = ()
     """Operations that were requested, and that a publication of another user leaves out."""
 
+    transaction: int | None = field(default=None, compare=False)
+    """The transaction that altered it, as its rows in the catalog have it; None: there is none."""
+
     @property
     def baselines(self) -> tuple[str, ...]:
         """The tables that need a new baseline, after waiting for their lockers (R13)."""
         return self.added + self.changed
+
+
+class Alterations:
+    """Our own alterations of a publication: they are no reason to copy tables again."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str | None] = {}
+
+    def add(self, transaction: int | None, before: str | None = None) -> None:
+        """
+        Remember a transaction; None: nothing was altered.
+
+        `before` is the row of the catalog that it replaced. By default, the tables that it
+        concerns are copied anyway, whatever was there.
+        """
+        if transaction is not None:
+            self._before[str(transaction)] = before
+
+    def explain(self, before: str, after: str) -> bool:
+        """Whether one of them made this row of the catalog, an oid and an xmin, of that one."""
+        xmin = after.rpartition(".")[2]
+        return xmin in self._before and self._before[xmin] in (None, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,14 +451,14 @@ def ensure(
             return verify(connection, options, tables)
         try:
             plan = _plan(connection, options, tables, present)
-            _apply(connection, options, plan, seconds)
+            transaction = _apply(connection, options, plan, seconds)
         except (
             psycopg.errors.LockNotAvailable,
             psycopg.errors.DeadlockDetected,
             psycopg.errors.DuplicateObject,  # another session did the same just before us
         ):
             continue
-        return plan.outcome
+        return replace(plan.outcome, transaction=transaction)
     raise _locked(connection, options, tables)
 
 
@@ -445,16 +470,6 @@ def missing_changes(
     if not options.create_publication or (present and not is_ours(present, options)):
         return verify(connection, options, tables)
     return _plan(connection, options, tables, present).outcome
-
-
-def named(connection: psycopg.Connection[Any], options: PostgresOptions) -> frozenset[int]:
-    """Return the oids of the tables that the publication lists by name; waits for no lock."""
-    found = connection.execute(
-        "SELECT r.prrelid::int8 FROM pg_catalog.pg_publication_rel r"
-        " JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
-        (options.publication,),
-    ).fetchall()
-    return frozenset(oid for (oid,) in found)
 
 
 def verify(
@@ -603,9 +618,9 @@ def _plan(
 
 def _apply(
     connection: psycopg.Connection[Any], options: PostgresOptions, plan: _Plan, seconds: float
-) -> None:
+) -> int | None:
     if not plan.statements:
-        return
+        return None
     if plan.locked:
         seconds = min(seconds, HARD_LOCK_SECONDS)
     try:
@@ -616,6 +631,7 @@ def _apply(
                 connection.execute(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE".encode())
             for statement in plan.statements:
                 connection.execute(statement.encode())
+            return current_transaction(connection)
     except psycopg.errors.InsufficientPrivilege:
         # Without the comment: a publication that another user creates is not ours.
         shown = plan.statements[:1] if plan.outcome.created else plan.statements
@@ -628,6 +644,13 @@ def _apply(
         raise
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
         raise unreadable(error, publication=options.publication) from None
+
+
+def current_transaction(connection: psycopg.Connection[Any]) -> int:
+    """Return the number of the open transaction, as the rows that it writes have it."""
+    row = connection.execute("SELECT pg_current_xact_id()::xid::text::int8").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _creation(options: PostgresOptions, tables: Sequence[CatalogTable]) -> str:

@@ -53,7 +53,7 @@ from headrace.capture.postgres.position import LsnPosition, Mark, lsn_text
 from headrace.capture.postgres.server import publication, slot
 from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.server.catalog import CatalogTable
-from headrace.capture.postgres.server.publication import Writers
+from headrace.capture.postgres.server.publication import Alterations, Writers
 from headrace.capture.postgres.server.slot import (
     Identity,
     Slot,
@@ -254,6 +254,9 @@ class SourcePublication:
         self.unfollowed: set[str] = set()
         """Tables that are not published yet, or with other columns or rows than they will be."""
 
+        self.alterations = Alterations()
+        """What we altered ourselves."""
+
         self._options = options
         self._outdated = False
         self._known = False
@@ -291,7 +294,8 @@ class SourcePublication:
         if decision.drop:
             # First: a slot that still existed after this would be read further as if valid.
             slot.drop(connection, self._options.slot)
-        publication.ensure(connection, self._options, wanted)
+        done = publication.ensure(connection, self._options, wanted)
+        self.alterations.add(done.transaction)
         killpoints.reach(killpoints.PUBLICATION_ENSURED)
         self.unfollowed.clear()
         self._writers.clear()
@@ -305,6 +309,7 @@ class SourcePublication:
         if not self._outdated:
             return
         done = publication.ensure(connection, self._options, list(tables.values()))
+        self.alterations.add(done.transaction)
         killpoints.reach(killpoints.PUBLICATION_ENSURED)
         self._outdated = False
         if more := set(done.baselines) - declared:
@@ -341,6 +346,7 @@ class SourcePublication:
                 raise
             self._tries[new.name] = tries + 1
             raise PublicationRefused(error.message, remedy=error.remedy, **error.facts) from error
+        self.alterations.add(done.transaction)
         killpoints.reach(killpoints.PUBLICATION_ENSURED)
         self._tries.pop(new.name, None)
         if more := set(done.baselines) - {new.name}:
@@ -350,12 +356,28 @@ class SourcePublication:
         """Whether the table was published before the slot, with no earlier writers left."""
         return table not in self._writers and table not in self._later
 
-    def check_writers(self, connection: Connection, table: CatalogTable) -> None:
-        """Raise `NotYet` while a transaction is open that wrote to the table before."""
-        if (writers := self._writers.get(table.name)) is not None:
-            if left := writers.left(connection, [table.oid, *table.tree]):
-                raise NotYet(wait_reason("The copy is waiting for", left))
-            del self._writers[table.name]
+    def suspect(self, tables: Collection[str]) -> None:
+        """
+        Wait for the writers of these tables before they are copied.
+
+        Such a transaction may have written while the publication was another one, or a type.
+        """
+        self._writers.update((name, Writers()) for name in tables)
+        self._later.update(tables)
+
+    def check_writers(self, connection: Connection, table: CatalogTable) -> bool:
+        """
+        Raise `NotYet` while a transaction is open that wrote to the table before.
+
+        Return whether any may have ended since the last call: what they wrote has to be read
+        before the table is copied.
+        """
+        if (writers := self._writers.get(table.name)) is None:
+            return False
+        if left := writers.left(connection, [table.oid, *table.tree]):
+            raise NotYet(wait_reason("The copy is waiting for", left))
+        del self._writers[table.name]
+        return True
 
 
 # --- whether the server's history is that of the log ----------------------------------------------

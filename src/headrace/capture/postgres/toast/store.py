@@ -70,8 +70,8 @@ class StoredColumns:
 
     @classmethod
     def of(cls, table: CatalogTable, schema: TableSchema) -> StoredColumns | None:
-        """Return the columns to store; None if the server always sends all values (R21)."""
-        if all(each.identity == "f" for each in (table, *table.leaves)) or not schema.key:
+        """Return the columns whose values an update may leave out; None: there are none (R21)."""
+        if not schema.key:
             return None
         toasted = {column.number for column in table.columns if column.toastable}
         columns = tuple(

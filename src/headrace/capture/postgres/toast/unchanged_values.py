@@ -67,6 +67,7 @@ from headrace.capture.source import NotYet, SourceNotice, SourcePosition
 from headrace.changelog.change import Changes, Op, TableChanges
 from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
+from headrace.errors import SourceUnreachable
 from headrace.observe.logs import logger
 
 # --- rows in a running copy's snapshot, by their keys ---------------------------------------------
@@ -497,6 +498,18 @@ class Toast:
         self._most = 0
         self._store: ToastStore | None = None
         self._served: dict[TableName, _Served] = {}
+        self.whole: set[TableName] = set()
+        """Tables whose large values are not stored, because the server sends all of them."""
+
+        self._partial: set[TableName] = set()
+        """Tables that have changes from a time when it did not, although it may again."""
+
+        self._lacking: set[TableName] = set()
+        """Tables with changes that lack values for good: only a copy made after them is right."""
+
+        self._waiting: set[TableName] = set()
+        """Tables whose values the store should have, and does not until they are copied again."""
+
         self._rebaseline_required: list[TableName] = []
         self._at: SourcePosition = LsnPosition("0", 0, 0, 0, 0)
         self._synced = 0
@@ -528,6 +541,7 @@ class Toast:
         `first` is the snapshot of a new slot: any table may be copied under it.
         """
         self.close()
+        self.whole, self._waiting = set(), set()
         page = PAGE_BYTES if query is None else _asked(query, "current_setting('block_size')::int")
         # The server moves values out of rows of more than a quarter of a page.
         self._most = page // 4 - 100
@@ -546,6 +560,7 @@ class Toast:
                 self.fill(name, first)
             elif resumed and name not in store.states:
                 self._rebaseline_required.append(name)
+                self._waiting.add(name)
         store.commit(at.lsn)
 
     def add(self, table: CatalogTable, schema: TableSchema) -> None:
@@ -557,7 +572,10 @@ class Toast:
 
     def _serve(self, table: CatalogTable, schema: TableSchema) -> None:
         shape = StoredColumns.of(table, schema) if self._options.toast_store else None
-        if shape is not None:
+        whole = all(each.identity == "f" for each in (table, *table.leaves))
+        if shape is not None and whole and table.name not in self._partial:
+            self.whole.add(table.name)
+        elif shape is not None:
             where = self._options.asked_of(table.name).where
             self._served[table.name] = _Served(table, schema, shape, where)
 
@@ -572,14 +590,25 @@ class Toast:
             if each.rebaseline_reason:
                 self._forget(each.table)
         tables, self._rebaseline_required = self._rebaseline_required, []
-        return [*others, *(SourceNotice(name, rebaseline_reason=REASON) for name in tables)]
+        mine = (
+            # Nobody may apply the changes that lack values, so they count as missing.
+            SourceNotice(name, rebaseline_reason=REASON, missing=name in self._lacking)
+            for name in tables
+        )
+        return [*others, *mine]
 
     def _forget(self, table: TableName) -> None:
         one = self._served.get(table)
         if self._store is not None and one is not None:
             self._end(one)
             if self._store.states.get(table) != "over":
+                if table in self._store.states:
+                    self._waiting.add(table)
                 self._store.forget(table)
+
+    def store_anyway(self, table: TableName) -> None:
+        """Store the values of a table from the next `open` on, whatever its replica identity."""
+        self._partial.add(table)
 
     def synced(self, upto: int) -> None:
         """Record how far the log is durable: nothing before is read again."""
@@ -631,6 +660,8 @@ class Toast:
         if one.window is None or one.window.holder is not holder:
             self._end(one)
             lookup = RowLookup(holder, one.table, one.where)
+            self._lacking.discard(table)
+            self._waiting.discard(table)
             one.window = CopyWindow(holder, holder.first, holder.last, holder.snapshot, lookup)
             self._store.begin(table, one.shape, holder.first, holder.last)
         window = one.window
@@ -696,6 +727,8 @@ class Toast:
         for each in changes.tables:
             window, state = self._watched(each.schema.table)
             if state in (None, "over"):
+                if state is None:
+                    self._require_complete(each)
                 made.append(each)
                 continue
             one = self._served[each.schema.table]
@@ -717,6 +750,14 @@ class Toast:
         self._within = not changes.ends
         self._settle()
         yield Changes(made, changes.upto, changes.ends, changes.markers)
+
+    def _require_complete(self, changes: TableChanges) -> None:
+        """Raise if changes lack values that were not stored, until the log has recorded that."""
+        name, unsent = changes.schema.table, changes.rows.column("_unsent")
+        if name not in self._waiting or name in self._lacking or unsent.null_count == len(unsent):
+            return
+        self._lacking.add(name)
+        raise SourceUnreachable("Updates lack large values that were not stored", table=name)
 
     def _untouched(self, changes: TableChanges) -> bool:
         """Whether these are a few small rows, sent complete, with nothing to store or delete."""

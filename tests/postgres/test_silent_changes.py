@@ -1,0 +1,475 @@
+"""
+What changes at a server without a message: noticed while reading, and after a time without.
+
+The list of all of it is docs/internals/silent-changes.md, which names these tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline
+from headrace.engine.engine import Engine
+from tests.postgres.followed import FollowedOrders
+from tests.postgres.recording import PATIENCE, Recording
+from tests.postgres.servers import Database, wait_until
+
+pytestmark = pytest.mark.meets("R23b")
+
+
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what the stream does not tell of looked for with every read."""
+    monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
+
+
+# Made before the first look, which decides when the next one is due.
+NOTICING = pytest.mark.usefixtures("noticing")
+
+
+@pytest.fixture
+def shop(database: Database, recording: Recording) -> Recording:
+    database.execute("create table orders (id bigint primary key, note text)")
+    database.execute("create table clients (id bigint primary key, note text)")
+    database.execute("insert into orders values (1, 'o'); insert into clients values (1, 'c')")
+    return recording
+
+
+def follow(shop: Recording, **options: object) -> None:
+    """Copy both tables, and take note of them."""
+    shop.follow("orders", "clients", **options)
+    shop.until(lambda: {"standing/orders", "standing/clients"} <= notes(shop).keys())
+
+
+def notes(shop: Recording) -> dict[str, str]:
+    log = shop.recorder._log
+    return {} if log is None else dict(log.notes)
+
+
+@contextmanager
+def absent(shop: Recording, stopped: bool, **options: object) -> Iterator[None]:
+    """Have what is done inside happen while nothing reads, or between two looks."""
+    if stopped:
+        shop.die()
+    yield
+    if stopped:
+        shop.live("orders", "clients", **options)
+
+
+def owed(shop: Recording, *tables: str) -> None:
+    """Wait until exactly these tables have to be copied again, and copy them."""
+    shop.until(lambda: all(shop.log.rebaseline_required(name) is not None for name in tables))
+    shop.streaming()
+    for name in {"orders", "clients"}:
+        assert (shop.baseline(name) is None) == (name in tables), name
+    assert not [report for report in shop.reports if isinstance(report, Failed)]
+    for name in tables:
+        shop.copy(name)
+
+
+def kept(shop: Recording) -> None:
+    """Wait for the next change, by when everything must have been noticed; nothing was."""
+    before = shop.log.counts().rows
+    shop.database.execute("update orders set note = note || '.' where id = 1")
+    shop.until(lambda: shop.log.counts().rows > before)
+    shop.streaming()
+    assert shop.baseline("orders") is not None
+    assert shop.baseline("clients") is not None
+
+
+def failure(shop: Recording) -> Failed:
+    shop.until(lambda: any(isinstance(each, Failed) and each.stops for each in shop.reports))
+    [found] = [each for each in shop.reports if isinstance(each, Failed) and each.stops]
+    return found
+
+
+WHEN = pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "running"])
+
+
+# --- a table's identity ---------------------------------------------------------------------------
+
+SWAP = (
+    "alter table orders rename to third",
+    "alter table clients rename to orders",
+    "alter table third rename to clients",
+)
+
+
+@NOTICING
+@WHEN
+@pytest.mark.parametrize("written", [True, False], ids=["with changes", "without a change"])
+def test_tables_that_are_renamed_into_each_other_are_copied_again(
+    shop: Recording, stopped: bool, written: bool
+) -> None:
+    follow(shop)
+    run = shop.database.execute
+    with absent(shop, stopped):
+        if written:
+            run("insert into orders values (2, 'o'); insert into clients values (3, 'c')")
+        run("; ".join(SWAP))
+        if written:
+            run("insert into orders values (4, 'c'); insert into clients values (5, 'o')")
+    owed(shop, "orders", "clients")
+    before = shop.log.counts().rows
+    run("insert into orders values (6, 'c')")
+    shop.until(lambda: shop.log.counts().rows == before + 1)
+    notes = [row["after"]["note"] for row in shop.changes("orders") if row["after"]["id"] > 5]
+    assert notes == ["c"]
+
+
+def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_name(
+    shop: Recording,
+) -> None:
+    follow(shop)
+    shop.die()
+    run = shop.database.execute
+    run("insert into orders values (2, 'o'); insert into clients values (3, 'c')")
+    run("; ".join(SWAP))
+    run("insert into orders values (4, 'c'); insert into clients values (5, 'o')")
+    shop.live("orders", "clients")
+    shop.until(lambda: shop.log.counts().rows == 2)
+    assert [row["after"] for row in shop.changes("orders")] == [{"id": 4, "note": "c"}]
+    assert [row["after"] for row in shop.changes("clients")] == [{"id": 5, "note": "o"}]
+
+
+def test_a_table_that_has_replaced_another_one_may_have_another_name_for_a_while(
+    shop: Recording,
+) -> None:
+    follow(shop)
+    shop.die()
+    run = shop.database.execute
+    run("; ".join(SWAP))
+    shop.live("orders", "clients")
+    owed(shop, "orders", "clients")
+    run("alter table orders rename to o")
+    run("insert into o values (2, 'away')")
+    run("alter table o rename to orders")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    assert [row["after"]["note"] for row in shop.changes("orders")] == ["away"]
+
+
+@NOTICING
+@WHEN
+@pytest.mark.parametrize(
+    "away",
+    [
+        (
+            "alter table orders set schema apart",
+            "alter table apart.orders set schema public",
+        ),
+        ("alter table orders rename to o", "alter table o rename to orders"),
+    ],
+    ids=["another schema", "another name"],
+)
+def test_a_table_that_was_away_and_is_back_is_followed(
+    shop: Recording, stopped: bool, away: tuple[str, str]
+) -> None:
+    follow(shop)
+    run = shop.database.execute
+    run("create schema apart")
+    with absent(shop, stopped):
+        run(away[0])
+        run(f"insert into {'apart.orders' if 'schema' in away[0] else 'o'} values (2, 'away')")
+        run(away[1])
+    run("insert into orders values (3, 'back')")
+    shop.until(lambda: shop.log.counts().rows == 2)
+    assert [row["after"]["note"] for row in shop.changes("orders")] == ["away", "back"]
+    assert shop.baseline("orders") is not None
+
+
+def test_a_table_that_keeps_another_name_is_reported(shop: Recording) -> None:
+    follow(shop)
+    shop.database.execute("alter table orders rename to o")
+    shop.database.execute("insert into o values (2, 'away')")
+    assert failure(shop).code in ("capture.schema_changed", "capture.unsupported_table")
+
+
+@NOTICING
+def test_a_child_that_inherits_from_a_captured_table_is_reported(shop: Recording) -> None:
+    follow(shop)
+    shop.database.execute("create table old_orders (id bigint primary key, note text)")
+    shop.database.execute("alter table old_orders inherit orders")
+    found = failure(shop)
+    assert found.code == "capture.unsupported_table"
+    assert found.facts["table"] == "orders"
+
+
+@NOTICING
+@pytest.mark.parametrize("statement", ["alter table orders set unlogged"])
+def test_a_table_that_is_no_longer_in_the_wal_is_reported(shop: Recording, statement: str) -> None:
+    shop.database.execute("create publication everything for all tables")
+    follow(shop, publication="everything", create_publication=False)
+    shop.database.execute(statement)
+    found = failure(shop)
+    assert found.code == "capture.unsupported_table"
+    assert found.facts["table"] == "orders"
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+TYPES = """
+create type state as enum ('new', 'paid');
+create type size as (width int, height int);
+create domain mood as state;
+create type span as range (subtype = size);
+create table other (id int primary key)
+"""
+
+RENAMED = "alter type state rename value 'new' to 'fresh'"
+GROWN = "alter type size add attribute depth int"
+ALTERED = {
+    "enum": ("state default 'new'", RENAMED),
+    "array": ("state[] default '{new}'", RENAMED),
+    "domain": ("mood default 'new'", RENAMED),
+    "composite": ("size default '(1,2)'", GROWN),
+    "range": ("span default span('(1,2)', '(3,4)')", GROWN),
+    "row": ("other default '(1)'", "alter table other add more int"),
+    "name": ("regclass default 'other'", "alter table other rename to others"),
+}
+
+
+@NOTICING
+@WHEN
+@pytest.mark.parametrize("column, statement", ALTERED.values(), ids=ALTERED)
+def test_a_type_that_prints_old_values_differently_has_its_table_copied_again(
+    shop: Recording, stopped: bool, column: str, statement: str
+) -> None:
+    shop.database.execute(TYPES)
+    shop.database.execute(f"alter table orders add typed {column}")
+    follow(shop)
+    with absent(shop, stopped):
+        shop.database.execute(statement)
+    owed(shop, "orders")
+
+
+@NOTICING
+@WHEN
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "alter type state add value 'late' before 'new'",
+        "alter type size rename attribute width to breadth",
+        "alter domain mood add check (value <> 'paid')",
+        "create table another (id int primary key)",
+        "create temporary table fleeting (id int)",
+    ],
+)
+def test_a_type_that_prints_old_values_as_before_costs_no_copy(
+    shop: Recording, stopped: bool, statement: str
+) -> None:
+    shop.database.execute(TYPES)
+    typed = ", ".join(f"add c{n} {column}" for n, (column, _) in enumerate(ALTERED.values()))
+    shop.database.execute(f"alter table orders {typed}")
+    follow(shop)
+    with absent(shop, stopped):
+        shop.database.execute(statement)
+    kept(shop)
+
+
+@NOTICING
+def test_a_copy_waits_for_those_who_wrote_before_a_value_was_renamed(shop: Recording) -> None:
+    shop.database.execute(TYPES)
+    shop.database.execute("alter table orders add state state default 'new'")
+    follow(shop)
+    writer = shop.database.connect(autocommit=False)
+    writer.execute("update orders set note = 'late'")
+    shop.database.execute(RENAMED)
+    shop.until(lambda: shop.log.rebaseline_required("orders") is not None)
+    shop.reports += shop.recorder.step([TakeBaseline("orders")], 0.05)
+    shop.until(lambda: any(isinstance(r, BaselineProgress) and r.waits for r in shop.reports))
+    writer.commit()
+    shop.until(lambda: shop.baseline("orders") is not None)
+    [change] = shop.changes("orders")
+    assert change["after"] == {"id": 1, "note": "late", "state": "new"}
+    # The change has the old text, so it must not be applied to the rows of the copy.
+    first, _ = shop.log.usable_baseline("orders").window  # type: ignore[union-attr]
+    assert change["_commit"] <= first.commit
+
+
+# --- publications ---------------------------------------------------------------------------------
+
+OURS = "the_publication"
+ALTERATIONS = {
+    "table": (
+        "alter publication {p} drop table orders",
+        "alter publication {p} add table only orders",
+        ("orders",),
+    ),
+    "operations": (
+        "alter publication {p} set (publish = 'insert')",
+        "alter publication {p} set (publish = 'insert, update, delete, truncate')",
+        ("orders", "clients"),
+    ),
+    "row filter": (
+        "alter publication {p} set table orders where (id > 1), clients",
+        "alter publication {p} set table orders, clients",
+        ("orders",),
+    ),
+    "column list": (
+        "alter publication {p} set table orders (id), clients",
+        "alter publication {p} set table orders, clients",
+        ("orders",),
+    ),
+    "root": (
+        "alter publication {p} set (publish_via_partition_root = false)",
+        "alter publication {p} set (publish_via_partition_root = true)",
+        ("orders", "clients"),
+    ),
+}
+
+
+@NOTICING
+@WHEN
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "the user's"])
+@pytest.mark.parametrize("there, back, tables", ALTERATIONS.values(), ids=ALTERATIONS)
+def test_a_publication_that_was_altered_for_a_moment_has_its_tables_copied_again(
+    shop: Recording, stopped: bool, ours: bool, there: str, back: str, tables: tuple[str, ...]
+) -> None:
+    if shop.database.connect().info.server_version < 150000 and "set table" in there:
+        pytest.skip("row filters and column lists came with PostgreSQL 15")
+    run = shop.database.execute
+    if not ours:
+        run(f"create publication {OURS} for table orders, clients")
+        run(f"alter publication {OURS} set (publish_via_partition_root = true)")
+    options = {"publication": OURS, "create_publication": ours}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run(there.format(p=OURS))
+        run("update orders set note = 'meanwhile' where id = 1")
+        run(back.format(p=OURS))
+    owed(shop, *tables)
+    assert shop.log.usable_baseline("orders").rows == 1  # type: ignore[union-attr]
+
+
+def test_columns_that_were_left_out_for_a_moment_are_there_without_another_change(
+    shop: Recording,
+) -> None:
+    if shop.database.connect().info.server_version < 150000:
+        pytest.skip("column lists came with PostgreSQL 15")
+    follow(shop, publication=OURS)
+    shop.die()
+    run = shop.database.execute
+    run(f"alter publication {OURS} set table orders (id), clients")
+    run("update orders set note = 'meanwhile' where id = 1")
+    run(f"alter publication {OURS} set table orders, clients")
+    shop.live("orders", "clients", publication=OURS)
+    shop.until(lambda: shop.recorder._connected)
+    # Asked for before the change with fewer columns is read.
+    shop.copy("orders")
+    newest = shop.log.columns("orders", 0).schema
+    assert shop.log.schema("orders", newest).names == ("id", "note")
+
+
+@NOTICING
+def test_what_we_alter_in_our_publication_ourselves_costs_one_copy(shop: Recording) -> None:
+    follow(shop)
+    shop.die()
+    shop.live("orders", "clients", publish=["insert", "update", "delete"])
+    owed(shop, "orders", "clients")
+    kept(shop)
+    shop.die()
+    shop.live("orders", "clients", publish=["insert", "update", "delete"])
+    kept(shop)
+
+
+@NOTICING
+def test_a_publication_that_stays_altered_is_put_right(shop: Recording) -> None:
+    follow(shop, publication=OURS)
+    shop.database.execute(f"alter publication {OURS} set (publish = 'insert')")
+    owed(shop, "orders", "clients")
+    assert shop.database.value("select pubupdate from pg_publication")
+    kept(shop)
+
+
+@NOTICING
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"alter publication {OURS} set (publish = 'insert')",
+        f"alter publication {OURS} drop table orders",
+        f"drop publication {OURS}",
+    ],
+)
+def test_a_publication_of_the_users_that_stays_altered_is_reported(
+    shop: Recording, statement: str
+) -> None:
+    shop.database.execute(f"create publication {OURS} for table orders, clients")
+    follow(shop, publication=OURS, create_publication=False)
+    shop.database.execute(statement)
+    assert failure(shop).code == "capture.publication"
+
+
+@NOTICING
+@WHEN
+def test_a_table_that_was_in_an_unpublished_schema_is_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    run = shop.database.execute
+    if shop.database.connect().info.server_version < 150000:
+        pytest.skip("publications of schemas came with PostgreSQL 15")
+    run(f"create schema elsewhere; create publication {OURS} for tables in schema public")
+    options = {"publication": OURS, "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run("alter table orders set schema elsewhere")
+        run("update elsewhere.orders set note = 'meanwhile'")
+        run("alter table elsewhere.orders set schema public")
+    owed(shop, "orders")
+
+
+@NOTICING
+def test_notes_of_an_earlier_release_cost_no_copy(shop: Recording) -> None:
+    follow(shop)
+    oid, _, file, stamps, *_ = notes(shop)["standing/orders"].split(" ")
+    log = shop.recorder._log
+    assert log is not None
+    log.note(f"{oid} 0 {file} {stamps}", "standing/orders")
+    shop.live("orders", "clients")
+    kept(shop)
+
+
+# --- replica identities ---------------------------------------------------------------------------
+
+
+def followed(shop: FollowedOrders, engine: Engine) -> bool:
+    info = engine.pipeline_info("orders")
+    assert info.error is None
+    if info.state != "live":
+        return False
+    truth = set(shop.database.rows("select id, note, n from orders"))
+    return {(row["id"], row["note"], row["n"]) for row in shop.orders.all()} == truth
+
+
+@WHEN
+@pytest.mark.meets("R21")
+def test_large_values_are_there_whatever_becomes_of_the_replica_identity(
+    database: Database, tmp_path: Path, stopped: bool
+) -> None:
+    shop = FollowedOrders(database, tmp_path / "data")
+    run = database.execute
+    run("alter table orders add other bigint not null default 0, add n int not null default 0")
+    large = "(select string_agg(md5(id::text || k), '') from generate_series(1, 150) k)"
+    run(f"update orders set other = id, note = {large}")
+    run("create unique index orders_other on orders (other)")
+    run("alter table orders replica identity full")
+    engine = shop.engine()
+    engine.start()
+    try:
+        assert engine.await_ready(PATIENCE)
+        for identity in ("default", "using index orders_other", "full", "default"):
+            if stopped:
+                engine.stop()
+            run(f"alter table orders replica identity {identity}")
+            run("update orders set n = n + 1 where id < 10")
+            if stopped:
+                engine = shop.engine()
+                engine.start()
+
+            wait_until(partial(followed, shop, engine), PATIENCE)
+    finally:
+        engine.stop()

@@ -38,6 +38,7 @@ _VERB = "a verb of the command line, in a module of its own like every verb"
 _LIGHT = "loaded by commands that must start without Arrow and Spark; its neighbours load them"
 
 SMALL_WITH_ONE_IMPORTER = {
+    "capture.postgres.copy.plan": "a copy in parts or one that waits, next to those who read it",
     "capture.sqlite.arrow_rows": "Arrow, which the library, with the same neighbours, does without",
     "capture.sqlite.definition": _LIGHT,
     "cli.cluster": _VERB,

@@ -8,6 +8,8 @@ Here they are received, assembled into whole commits and decoded, column by colu
 The start position is never left to the server, which would silently skip what it does not
 have (R2). A table is copied under a snapshot whose position in the stream is known exactly:
 that of the slot, or one that was checked against what was read (H1 to H3).
+
+Long because it puts the parts of capture together, and answers for each what the recorder asks.
 """
 
 from __future__ import annotations

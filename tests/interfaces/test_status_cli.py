@@ -201,7 +201,7 @@ def test_a_source_is_reset_once_that_is_confirmed(
 ) -> None:
     before = here.engine.pipelines()[0].tables[0].baseline
     shown = "orders would be copied again\n"
-    assert told(capsys, "reset", "shop", "--dry-run") == shown
+    assert told(capsys, "reset", "shop", "--dry-run", "--drop-publication") == shown
     (plan,) = lines_of(told(capsys, "reset", "shop", "--json"))
     assert plan == {
         "source": "shop", "asked": False, "done": False,

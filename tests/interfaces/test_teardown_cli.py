@@ -65,7 +65,8 @@ def test_everything_is_shown_before_it_goes_and_a_source_can_be_named(
     capture()
     before = ours()
     assert {"__headrace_log", "__headrace_1_insert"} <= before
-    code, out, _ = printed(capsys, "teardown", "--dry-run")
+    chosen = ("--config", "headrace.conf", "--set", "data=headrace-data")
+    code, out, _ = printed(capsys, "teardown", "--dry-run", *chosen)
     assert code == 0
     assert all(f" {name}" in out for name in before)
     assert "source shop" in out

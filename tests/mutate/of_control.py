@@ -246,8 +246,8 @@ OF_CONTROL = (
     Mutation(
         "a reload that is owed is forgotten at a restart",
         "runtime/pipeline_run.py",
-        "            member.newer_than = baseline\n        # A durable target",
-        "            pass\n        # A durable target",
+        "            member.newer_than = baseline\n        if state == TableState.RELOADING",
+        "            pass\n        if state == TableState.RELOADING",
         test=f"{GUARDS}::test_a_reload_that_is_owed_is_not_done_with_the_baseline_there_was",
     ),
     Mutation(

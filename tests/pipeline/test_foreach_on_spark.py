@@ -208,7 +208,8 @@ def test_a_baseline_comes_in_pieces_as_inserts_without_positions(
         pieces.append(piece)
 
     failures = prepared.give_baseline(parts[0], take)
-    assert failures == (Failure((2, 3), "DIVIDE_BY_ZERO"),)
+    place = {"step": "transform 1", "column": "x"}
+    assert failures == (Failure((2, 3), "DIVIDE_BY_ZERO", place),)
     assert pieces == [1, 2]
     assert {len(frame) for frame in taken.frames} == {20, 9}
     rows = [row for frame in taken.frames for row in frame]
@@ -284,7 +285,8 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
     target = foreach_batch(fn)
     given = replace(facts, without=frozenset({(1, 0)}))
     failures = prepared.give(parts, given, behind, lambda frame: target.write_frame(frame, ABOUT))
-    assert failures == (Failure((7, 0), "DIVIDE_BY_ZERO"),)
+    place = {"step": "transform 1", "column": "x"}
+    assert failures == (Failure((7, 0), "DIVIDE_BY_ZERO", place),)
     assert asked == [failures]
     assert calls == [2]
     assert [id for (id,) in taken.row_tuples("id")] == [

@@ -221,7 +221,7 @@ def test_rows_that_an_expression_fails_on_are_found_among_ten_thousand(
     found = planned.plan.probe(spark.bulk, parts[0].paths)
     assert found is not None
     ordinal = 0 if kind == "image before" else 3
-    assert sorted(map(tuple, found.collect())) == [(17, ordinal), (9_876, ordinal)]
+    assert sorted(row[:2] for row in found.collect()) == [(17, ordinal), (9_876, ordinal)]
 
 
 @pytest.mark.meets("S2")

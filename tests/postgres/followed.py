@@ -22,7 +22,9 @@ class FollowedOrders:
         database.execute("create table orders (id bigint primary key, note text)")
         database.execute(f"insert into orders select n, 'x' from generate_series(1, {rows}) n")
 
-    def engine(self, how: str = "thread", **options: object) -> Engine:
+    def engine(
+        self, how: str = "thread", shutdown_timeout: float = 30.0, **options: object
+    ) -> Engine:
         self.orders = memory()
         source = postgres(self.database.dsn, name="shop", **options)  # type: ignore[arg-type]
         return Engine(
@@ -30,6 +32,7 @@ class FollowedOrders:
             data=self.data,
             runner=ArrowRunner(),
             recorder=how,  # type: ignore[arg-type]
+            shutdown_timeout=shutdown_timeout,
         )
 
     def equal(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ class Configured(FollowedOrders):
 
     def __init__(self, database: Database, folder: Path, slot: str = "") -> None:
         super().__init__(database, folder / "headrace-data")
-        self.options = {"slot_name": slot, "publication": f"{slot}_pub"} if slot else {}
+        self.options: dict[str, Any] = (
+            {"slot_name": slot, "publication": f"{slot}_pub"} if slot else {}
+        )
         named = f', slot_name = "{slot}", publication.name = "{slot}_pub"' if slot else ""
         (folder / "headrace.conf").write_text(
             f'sources.shop {{ type = postgres, connection = "{database.dsn}"{named} }}\n'

@@ -99,7 +99,6 @@ def test_a_prepared_transaction_is_named_as_what_it_is(waiting: Waiting) -> None
 def test_a_stop_is_obeyed_while_it_waits_and_leaves_no_slot(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
-    monkeypatch.setattr("headrace.engine.engine._STOP_SECONDS", PATIENCE)
     kill, killed = subprocess.Popen.kill, list[int]()
 
     def killing(child: subprocess.Popen[bytes]) -> None:
@@ -108,7 +107,7 @@ def test_a_stop_is_obeyed_while_it_waits_and_leaves_no_slot(
 
     monkeypatch.setattr(subprocess.Popen, "kill", killing)
     session = waiting.writer(100)
-    engine = waiting.engine(how)
+    engine = waiting.engine(how, shutdown_timeout=2 * PATIENCE)
     engine.start()
     await_waiting(engine)
     engine.stop()

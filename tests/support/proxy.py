@@ -68,7 +68,12 @@ class Proxy:
             if not select.select([self._listener], [], [], _LOOK_SECONDS)[0]:
                 continue
             client, _ = self._listener.accept()
-            each = Carried(client, socket.create_connection(("127.0.0.1", self._to)))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                client.close()  # the server is away
+                continue
+            each = Carried(client, server)
             with self._lock:
                 self._carried.append(each)
             thread = threading.Thread(target=self._carry, args=(each,), daemon=True)

@@ -397,6 +397,11 @@ class KeepsSnapshot(Protocol):
 class NotYet(Exception):
     """A baseline cannot begin now, for the reason in its text. Not an error: it is retried."""
 
+    def __init__(
+        self, why: str = "The copy is waiting until changes that were made before it are read"
+    ) -> None:
+        super().__init__(why)
+
 
 class Copy(Protocol):
     """

@@ -518,7 +518,7 @@ class EngineRun:
         self._running.service.unary.update(verbs(self._running.engine))
         self._states: dict[tuple[str, str], str] = {}
         self._notices = Notices()
-        self._letters: dict[str, tuple[int, float]] = {}
+        self._dead_letters: dict[str, tuple[int, float]] = {}
         """By pipeline, how many dead letters were shown, and when more may be."""
 
     def run(self) -> int:
@@ -558,10 +558,10 @@ class EngineRun:
         return report
 
     def _show_dead_letters(self, pipeline: str, count: int) -> None:
-        shown, due = self._letters.get(pipeline, (0, 0.0))
+        shown, due = self._dead_letters.get(pipeline, (0, 0.0))
         if count > shown and time.monotonic() >= due:
             self._view.dead_letters(pipeline, count)
             due = time.monotonic() + DEAD_LETTER_SECONDS
         elif count > shown:
             return
-        self._letters[pipeline] = (count, due)
+        self._dead_letters[pipeline] = (count, due)

@@ -399,7 +399,7 @@ class PipelineRun:
         return (
             # A pattern may match no table yet: then there is nothing to show.
             bool(self.members or (self.pipeline.patterns and not self.new_tables.left_out))
-            and self.new_tables.next is None
+            and not (self.pipeline.patterns and self.new_tables.next is not None)
             and self.opened
             and self.error is None
             and not (self.failed or self.paused or self.stopped)

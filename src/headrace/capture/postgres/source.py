@@ -296,7 +296,8 @@ class PostgresSource:
         until = time.monotonic() + wait
         while True:
             stream.send_status()
-            self._lag.reached(self._given)
+            if self._given >= self._lag.awaited:
+                self._lag.reached(self._given)
             if (changes := self._next()) is not None:
                 return changes
             if (moved := self._moved(stream, transactions)) is not None:

@@ -20,8 +20,6 @@ from headrace.errors import SchemaChanged, SourceUnreachable
 
 # --- a copy that may have to wait before it can start ---------------------------------------------
 
-WAITS_FOR_CHANGES = "The copy is waiting until changes that were made before it are read"
-
 
 class LateCopy:
     """
@@ -65,7 +63,7 @@ class LateCopy:
             try:
                 self._copy = self._begin()
             except NotYet as why:
-                self.waits = str(why) or WAITS_FOR_CHANGES
+                self.waits = str(why)
                 yield empty(self.schema)
         self.waits = ""
         self.first, self.last = self._copy.first, self._copy.last

@@ -26,6 +26,7 @@ it. So such an end counts as read once the sender waits for WAL and has replied 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
@@ -218,6 +219,9 @@ class LagMeter:
         self.end = 0
         """The end of the WAL, as last queried."""
 
+        self.awaited = math.inf
+        """The position from which on `reached` has something to note: rows need not enter it."""
+
         self._slot = slot
         self._clock = clock
         self._every = every
@@ -254,6 +258,7 @@ class LagMeter:
         self._samples.append((self.end, since, now))
         if len(self._samples) > MOST_UNREAD:
             self._samples = deque(list(self._samples)[::2])
+        self.awaited = self._samples[0][0]
 
     def unread(self, read: int) -> int:
         """Return how many bytes of the WAL are not read, if everything up to `read` is."""
@@ -271,6 +276,7 @@ class LagMeter:
         while self._samples and self._samples[0][0] <= read:
             _, since, self._current = self._samples.popleft()
             self._delay = self._clock() - since
+        self.awaited = self._samples[0][0] if self._samples else math.inf
 
     @property
     def age(self) -> float | None:

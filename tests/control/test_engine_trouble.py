@@ -88,7 +88,7 @@ def test_a_damaged_segment_stops_its_pipeline_by_name_and_no_other(shop: Shop) -
         # The rest goes on: the file has its rows already.
         shop.insert(range(20, 25))
         assert kept.wait(shop.captured(), PATIENCE)
-        assert engine.is_ready(pipeline="file")
+        assert await_that(engine, lambda: engine.is_ready(pipeline="file"))
     damaged.write_bytes(whole)
     with engine:
         assert engine.await_ready(PATIENCE)

@@ -189,8 +189,8 @@ class Isolation:
                 **where,
                 **self._facts,
             )
-        places = ("function", "step", "column")
-        named = {name: failure.facts[name] for name in places if name in failure.facts}
+        origin = ("function", "step", "column")
+        named = {name: failure.facts[name] for name in origin if name in failure.facts}
         return RowFailed(
             "A row cannot be computed", condition=failure.code, **named, **where, **self._facts
         )

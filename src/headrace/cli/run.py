@@ -152,7 +152,7 @@ def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
 
 
 def _batches(report: Mapping[str, Any], least: float) -> list[str]:
-    """Return the lines about batches that have taken at least so many seconds."""
+    """Return the lines about batches that have taken at least this number of seconds."""
     return [
         batch_text(each)
         for each in report["pipelines"]
@@ -342,7 +342,7 @@ STARTING_SECONDS = 0.2
 RUNNING_SECONDS = 1.0
 
 _COUNT_LOOKS = 25
-"""After so many statuses it is said to be ready although a target does not count its rows."""
+"""After this number of statuses it is reported as ready even if a target cannot count its rows."""
 
 START_SECONDS = 120.0
 """How long to wait for a start to finish if the end was requested meanwhile."""

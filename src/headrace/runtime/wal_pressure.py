@@ -44,7 +44,7 @@ SERVER = "the server"
 
 
 def is_tight(room: Room) -> bool:
-    """Whether so much is retained that somebody should look at it."""
+    """Whether enough is retained for a warning."""
     return room.limit is not None and room.used >= WARN * room.limit
 
 

@@ -6,11 +6,12 @@ Kept in `.cache/simulation.json`, for the states of the code that were played la
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -18,20 +19,59 @@ PLACE = ROOT / ".cache" / "simulation.json"
 KEPT = 5
 """States of the code that are remembered."""
 
-CODE = ("src/headrace", "tests/simulation", "tests/support/arrow_runner.py", "requirements.lock")
-"""What a seed's story depends on."""
+FIRST = "tests.simulation.__main__"
+ALSO = ("requirements.lock",)
+"""What a story depends on: what this module imports, wherever that is imported, and these files."""
 
 
 def state_of_the_code(root: Path = ROOT) -> str:
     """Return a digest of all that a story depends on, this interpreter too."""
     digest = hashlib.sha256(sys.version.encode())
-    for place in (root / name for name in CODE):
-        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        for file in files:
-            text = file.read_bytes()
-            digest.update(f"{file.relative_to(root)} {len(text)}\n".encode())
-            digest.update(text)
+    for file in (*modules_of_a_story(root), *(root / name for name in ALSO)):
+        text = file.read_bytes()
+        digest.update(f"{file.relative_to(root)} {len(text)}\n".encode())
+        digest.update(text)
     return digest.hexdigest()
+
+
+def modules_of_a_story(root: Path = ROOT) -> list[Path]:
+    """
+    Return the modules of ours that a story can run, so that a change of others leaves its result.
+
+    Every import counts, also one within a function, but for those for types alone.
+    """
+    found: dict[str, Path] = {}
+    waiting = [FIRST]
+    while waiting:
+        name = waiting.pop()
+        if name in found or (path := _path(root, name)) is None:
+            continue
+        found[name] = path
+        waiting += _imported(path)
+        waiting += [name.rpartition(".")[0]]
+    return sorted(found.values())
+
+
+def _path(root: Path, name: str) -> Path | None:
+    """Return where a module of ours is."""
+    place = (root if name.startswith("tests") else root / "src").joinpath(*name.split("."))
+    candidates = (place.with_suffix(".py"), place / "__init__.py")
+    return next((each for each in candidates if name and each.is_file()), None)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        match waiting.pop():
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass  # never run
+            case ast.ImportFrom(module=str(module), names=names):
+                yield module
+                yield from (f"{module}.{each.name}" for each in names)
+            case ast.Import(names=names):
+                yield from (each.name for each in names)
+            case node:
+                waiting += ast.iter_child_nodes(node)
 
 
 class Ledger:

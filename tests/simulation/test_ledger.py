@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -9,8 +10,16 @@ import pytest
 
 import headrace
 import tests.simulation.__main__ as simulation
-from tests.simulation.ledger import CODE, KEPT, Ledger, ranges, state_of_the_code
+from tests.simulation.ledger import (
+    KEPT,
+    ROOT,
+    Ledger,
+    modules_of_a_story,
+    ranges,
+    state_of_the_code,
+)
 from tests.simulation.story import Outcome
+from tests.support.children import python
 
 
 @pytest.fixture
@@ -91,23 +100,41 @@ def test_a_ledger_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_any_change_of_what_a_story_depends_on_is_another_state(tmp_path: Path) -> None:
-    for name in CODE:
-        place = tmp_path / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.suffix:
-            place.write_text("a")
-        else:
-            place.mkdir(parents=True)
-            (place / "module.py").write_text("a")
+    texts = {
+        "tests/simulation/__init__.py": "",
+        "tests/simulation/__main__.py": "from headrace.changelog import writer",
+        "src/headrace/__init__.py": "",
+        "src/headrace/changelog/__init__.py": "",
+        "src/headrace/changelog/writer.py": "def write():\n    import headrace.errors",
+        "src/headrace/errors.py": "",
+        "requirements.lock": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     states = {state_of_the_code(tmp_path)}
+    (tmp_path / "src/headrace/cli.py").write_text("import headrace")
     assert state_of_the_code(tmp_path) in states
-    for name in CODE:
-        place = tmp_path / name
-        (place if place.suffix else place / "module.py").write_text("b")
+    for name, text in texts.items():
+        (tmp_path / name).write_text(f"{text}\n")
         states.add(state_of_the_code(tmp_path))
-    (tmp_path / CODE[0] / "another.py").touch()
-    states.add(state_of_the_code(tmp_path))
-    assert len(states) == len(CODE) + 2
+    assert len(states) == len(texts) + 1
+
+
+@pytest.mark.process
+def test_every_module_that_a_story_loads_is_one_of_those_it_depends_on() -> None:
+    program = """
+import sys
+from tests.simulation.__main__ import main
+main(["--seed", "1"])
+print([m.__file__ for n, m in sys.modules.items() if n.startswith("headrace")])
+"""
+    done = python("-c", program, cwd=ROOT, check=True)
+    loaded = {Path(each) for each in ast.literal_eval(done.stdout.splitlines()[-1])}
+    known = {path for path in modules_of_a_story() if path.is_relative_to(ROOT / "src")}
+    assert loaded <= known
+    # And not simply all there are: a change of the command line makes no story another.
+    assert ROOT / "src/headrace/cli/main.py" not in known
 
 
 def test_seeds_are_kept_as_ranges() -> None:

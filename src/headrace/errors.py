@@ -338,6 +338,16 @@ class CopiedAgain(CaptureError):
     remedy = "The table is right again once it is copied."
 
 
+class TableLost(CaptureError):
+    """A table can no longer be captured. A notice: the other tables of its source continue."""
+
+    code = "capture.table_lost"
+    remedy = (
+        "Correct what the message says, and the table is copied again by itself; or remove the"
+        " table from the configuration."
+    )
+
+
 class RecorderFailed(CaptureError):
     """The recorder stopped with an error that a restart does not fix."""
 

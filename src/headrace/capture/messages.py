@@ -294,6 +294,8 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
 
     tables: tuple[FoundTable, ...]
     left_out: dict[str, Failed]
+    lost: dict[str, Failed] = msgspec.field(default_factory=dict)
+    """Named tables that were recorded before and cannot be any more."""
 
 
 class TablesDescribed(msgspec.Struct, frozen=True, tag="described"):

@@ -30,7 +30,7 @@ import json
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -83,6 +83,7 @@ from headrace.errors import (
     SourceRefused,
     SourceUnreachable,
     StorageError,
+    TableLost,
     UnknownTable,
     with_facts,
 )
@@ -133,6 +134,9 @@ class Recorder:
         self._resetting: Reset | None = None
         self._reset_done = False
         """Whether a reset is why reading will not continue."""
+
+        self._lost_some = False
+        """Whether the last report of the tables named lost ones."""
 
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
@@ -201,7 +205,7 @@ class Recorder:
                 self._reports.append(Failed.of(error, stops=False))
                 self._lose(error.message, "failed")
             except HeadraceError as error:
-                if self._selection.lost_one():
+                if self._selection.lost_one(self._recorded):
                     self._lose(self._reason(error), "reconnecting")
                 else:
                     self._fail(error)
@@ -440,7 +444,7 @@ class Recorder:
 
     def _add_new_tables(self, log: LogWriter) -> None:
         """Capture new tables that match a pattern (H2)."""
-        left_out = dict(self._selection.left_out)
+        left_out = self._selection.report
         new = self._selection.look()
         for table in new:
             # If the log has rows of the table, they are from an earlier time. Written before the
@@ -453,12 +457,14 @@ class Recorder:
             note_captured(log, self._selection.tables)
             if self._maintained is not None:
                 self._maintain_at = self._clock()
-        if new or self._selection.left_out.keys() != left_out.keys():
+        if new or self._selection.report != left_out:
             self._report_found()
 
     def _report_found(self) -> None:
-        if self._selection.patterns:
+        lost = bool(self._selection.lost)
+        if self._selection.patterns or lost or self._lost_some:
             self._reports.append(self._selection.report)
+        self._lost_some = lost
 
     # --- commands of the engine ------------------------------------------------------------
 
@@ -510,7 +516,7 @@ class Recorder:
 
     def _request_baseline(self, table: str, *, shared: bool) -> None:
         if table not in self._selection.tables:
-            if self._selection.matches(table):
+            if table in self._selection.lost or self._selection.matches(table):
                 return  # dropped, or cannot be captured any more: that was already reported
             error = UnknownTable("The table is not captured from this source", table=table)
             self._reports.append(Failed.of(error, stops=False))
@@ -536,7 +542,10 @@ class Recorder:
         if self._resetting is not None:
             # Before the checks: the reset may remove the cause of a problem.
             self._reset(self._resetting, log.source_position)
-        described = self._selection.all()
+        lost = self._selection.lost.keys()
+        described = self._selection.all(self._recorded)
+        for table in sorted(self._selection.lost.keys() - lost):
+            self._warn(_table_lost(table, self._selection.lost[table]))
         log.describe(described)
         self._copies.keep(described)
         self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
@@ -584,6 +593,13 @@ class Recorder:
         if not self._unwritten:  # otherwise it has failed until something was written
             self._move("streaming")
         self._acknowledge(log)
+
+    @property
+    def _recorded(self) -> Collection[TableName]:
+        """The named tables that the log knows: they were captured before."""
+        if (log := self._log) is None:
+            return ()
+        return [name for name in self._selection.named if log.schema(name) is not None]
 
     def _reset(self, asked: Reset, after: str | None) -> None:
         if not self._source.traits.resets:
@@ -742,6 +758,16 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
     noted = log.notes.get(_CAPTURED)
     # None: the log is from a version that did not write this note.
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
+
+
+def _table_lost(table: TableName, why: HeadraceError) -> TableLost:
+    facts = {"table": table, **why.facts}
+    return TableLost(
+        f"Table {table} is not captured any more, and its pipelines stop; all other tables"
+        f" continue. {with_facts(why.message, facts, table)}",
+        table=table,
+        cause=why.code,
+    )
 
 
 MOST_NAMED = 20

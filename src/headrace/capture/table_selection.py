@@ -1,9 +1,10 @@
 """
 The selection of captured tables: those that are named, and those that match a pattern.
 
-A named table that cannot be captured is an error. A table that only matches a pattern is left
-out and reported: it never keeps the others from being captured, and nothing is done to it (R23a).
-New tables are found by listing the tables at regular intervals.
+A named table that cannot be captured is an error. If it was captured before, it is *lost* instead:
+it is reported, the other tables continue, and it is checked again at regular intervals. A table
+that only matches a pattern is left out and reported: it never keeps the others from being captured,
+and nothing is done to it (R23a). New tables are found by listing the tables at regular intervals.
 
 Examples of patterns are `public.*` and, to exclude tables, `!public.audit_*`. An entry with `*`
 (any characters) or `?` (one character) selects every table that it matches, now and later. An entry
@@ -15,7 +16,7 @@ within quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 from headrace.capture.messages import Failed, FoundTable, TablesFound
@@ -71,7 +72,7 @@ def _expression(wanted: str) -> re.Pattern[str]:
 # --- the selection --------------------------------------------------------------------------------
 
 LOOK_SECONDS = 10.0
-"""The longest time until a new table is noticed."""
+"""The longest time until a new table is noticed, or that a lost one can be captured again."""
 
 
 def matching(
@@ -95,16 +96,16 @@ def matching(
 
 
 def blamed(
-    problems: Iterable[HeadraceError], matched: Iterable[TableName]
+    problems: Iterable[HeadraceError], spared: Iterable[TableName]
 ) -> tuple[dict[TableName, HeadraceError], list[HeadraceError]]:
-    """Return the problems of tables that only match a pattern, by table, and all other ones."""
-    candidates = frozenset(matched)
+    """Return the problems of `spared` tables, which stop no others, by table; and all others."""
+    candidates = frozenset(spared)
     left_out: dict[TableName, HeadraceError] = {}
     others: list[HeadraceError] = []
     for problem in problems:
         named = [problem.facts.get("table"), problem.facts.get("other")]
         found = next((str(name) for name in named if name in candidates), None)
-        if found is None:
+        if found is None or isinstance(problem, SourceUnreachable):
             others.append(problem)
         else:
             left_out.setdefault(found, problem)
@@ -112,16 +113,16 @@ def blamed(
 
 
 def describe(
-    source: Recordable, tables: Sequence[TableName], matched: Iterable[TableName]
+    source: Recordable, tables: Sequence[TableName], spared: Iterable[TableName]
 ) -> tuple[Mapping[TableName, TableSchema], dict[TableName, HeadraceError]]:
-    """Return the schemas, and the problems of tables that only match a pattern."""
+    """Return the schemas, and the problems of `spared` tables, which stop no others."""
     left_out: dict[TableName, HeadraceError] = {}
     while True:
         try:
             return source.describe([name for name in tables if name not in left_out]), left_out
         except HeadraceError as error:
             # Something happened to a table since it was listed and checked.
-            refused, others = blamed([error], [name for name in matched if name not in left_out])
+            refused, others = blamed([error], [name for name in spared if name not in left_out])
             if others:
                 raise
             left_out |= refused
@@ -145,6 +146,9 @@ class TableSelection:
         self._gone: dict[TableName, HeadraceError] = {}
         """The tables in `left_out` that were captured before and no longer exist."""
 
+        self.lost: dict[TableName, HeadraceError] = {}
+        """The named tables that were captured before and cannot be any more."""
+
         self._source = source
         self._selections = selections
         self._clock = clock
@@ -154,7 +158,7 @@ class TableSelection:
     @property
     def tables(self) -> tuple[TableName, ...]:
         """All captured tables."""
-        return (*self.named, *self.found)
+        return (*(name for name in self.named if name not in self.lost), *self.found)
 
     @property
     def patterns(self) -> bool:
@@ -167,19 +171,24 @@ class TableSelection:
         return TablesFound(
             tuple(FoundTable.of(schema) for schema in self.found.values()),
             {name: Failed.of(error, stops=False) for name, error in self.left_out.items()},
+            {name: Failed.of(error, stops=False) for name, error in self.lost.items()},
         )
 
     @property
     def due(self) -> bool:
-        """Whether it is time to look for new tables."""
-        return bool(self._selections) and self._clock() >= self.next_look
+        """Whether it is time to look for new tables, and at lost ones."""
+        return bool(self._selections or self.lost) and self._clock() >= self.next_look
 
     def matches(self, table: TableName) -> bool:
         """Whether the table matches a pattern, whether or not it exists."""
         return any(chosen([table], patterns) for patterns in self._selections)
 
-    def all(self) -> Mapping[TableName, TableSchema]:
-        """Select the tables again, and return their schemas; the source will capture them."""
+    def all(self, recorded: Collection[TableName] = ()) -> Mapping[TableName, TableSchema]:
+        """
+        Select the tables again, and return their schemas; the source will capture them.
+
+        `recorded` are the tables that the log knows: they were captured before.
+        """
         self._looked()
         matched = list(matching(self._source, self.named, self._selections))
         self._gone |= {name: _gone(name) for name in self.found}
@@ -189,30 +198,41 @@ class TableSelection:
         if self._selections and not (self.named or matched):
             self.found = {}
             return {}
-        refused, others = blamed(self._source.check([*self.named, *matched]), matched)
+        spared = [*matched, *(name for name in self.named if name in recorded)]
+        refused, others = blamed(self._source.check([*self.named, *matched]), spared)
+        if not any(isinstance(problem, SourceUnreachable) for problem in others):
+            self._leave_out(refused)
         if others:
             raise others[0]
         wanted = [name for name in (*self.named, *matched) if name not in refused]
-        described, more = describe(self._source, wanted, matched)
-        self.left_out |= {**refused, **more}
+        described, more = describe(self._source, wanted, spared) if wanted else ({}, {})
+        self._leave_out({**refused, **more})
         self.found = {name: described[name] for name in matched if name in described}
         return described
+
+    def _leave_out(self, refused: Mapping[TableName, HeadraceError]) -> None:
+        self.lost = {name: each for name, each in refused.items() if name in self.named}
+        self.left_out |= {name: each for name, each in refused.items() if name not in self.named}
 
     def look(self) -> list[TableName]:
         """
         Return tables that can be captured and are not captured yet.
 
-        Raises `SourceUnreachable` if a captured table no longer exists: the source is then opened
-        again.
+        Raises `SourceUnreachable` if a captured table no longer exists, or a lost one can be
+        captured again: the source is then opened again.
         """
         self._looked()
         matched = matching(self._source, self.named, self._selections)
         if gone := [name for name in self.found if name not in matched]:
             raise SourceUnreachable("The table no longer exists", table=gone[0])
         new = [name for name in matched if name not in self.found]
-        refused, others = blamed(self._source.check(new) if new else (), new)
+        asked = [*new, *self.lost]
+        refused, others = blamed(self._source.check(asked) if asked else (), asked)
         if any(isinstance(problem, SourceUnreachable) for problem in others):
             return []
+        if back := [name for name in self.lost if name not in refused]:
+            raise SourceUnreachable("The table can be captured again", table=back[0])
+        self.lost = {name: refused.pop(name) for name in self.lost}
         self.left_out = {**self._still_gone(matched), **refused}
         return [name for name in new if name not in refused]
 
@@ -231,15 +251,15 @@ class TableSelection:
         self.found[table] = schema
         return True
 
-    def lost_one(self) -> bool:
-        """Whether a captured table no longer exists, which may be the cause of an error."""
-        if not self.found:
-            return False
+    def lost_one(self, recorded: Collection[TableName] = ()) -> bool:
+        """Whether a captured table no longer can be, which may be the cause of an error."""
+        spared = [name for name in self.tables if name in recorded and name in self.named]
         try:
             there = matching(self._source, self.named, self._selections)
+            refused, _ = blamed(self._source.check(spared) if spared else (), spared)
         except HeadraceError:
             return False  # then the original error is the one to report
-        return any(name not in there for name in self.found)
+        return bool(refused) or any(name not in there for name in self.found)
 
     def _still_gone(self, there: Iterable[TableName]) -> dict[TableName, HeadraceError]:
         for name in there:

@@ -7,14 +7,16 @@ that, in the right order.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.capture.process import RunningRecorder, start_recorder
 from headrace.changelog.reader import LogReader
+from headrace.changelog.schema import TableSchema
 from headrace.engine.checks import collected_errors
 from headrace.engine.state import EngineState
 from headrace.pipeline.definition import Pipeline
@@ -24,9 +26,22 @@ from headrace.runtime.retention import start_retention
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import give_context
+from headrace.storage.s3 import opened
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
+
+
+def logged_tables(
+    data: str | os.PathLike[str], storage: str | None, source: str
+) -> Mapping[str, TableSchema]:
+    """Return the tables in the log of a source, as an earlier engine left it; changes nothing."""
+    return schemas_in(LogReader.open(opened(data if storage is None else storage), source))
+
+
+def schemas_in(log: LogReader) -> Mapping[str, TableSchema]:
+    """Return the tables that a log knows, with their newest columns."""
+    return {table: log.schema(table) for table in log.tables()}
 
 
 def source_run(state: EngineState, source: Recordable) -> SourceRun:

@@ -12,7 +12,7 @@ the name of a folder, a label of metrics and a word on the command line, so it i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -67,19 +67,23 @@ def checked_schemas(
     misnamed: Sequence[HeadraceError],
     selections: Mapping[str, Sequence[Sequence[str]]] | None = None,
     away: dict[str, HeadraceError] | None = None,
+    *,
+    logged: Callable[[str], Mapping[str, TableSchema]],
 ) -> dict[str, TableSchema]:
     """
     Return the schema of every `source/table`: the named ones, and those that `selections` choose.
 
     A source that cannot be reached is added to `away` with the error, if that is given: nothing is
     known of it then, and nothing is wrong with the configuration.
+    `logged` returns the tables in the log of a source. One of these that cannot be captured any
+    more is as the log knows it: its recorder reports it, and the other tables can be used.
     Raises `InvalidConfiguration` with all errors in names, sources, tables and plans.
     """
     schemas: dict[str, TableSchema] = {}
     with collected_errors() as errors:
         errors.found += misnamed
         for name, source in sources.items():
-            found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))
+            found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()), logged)
             if away is not None and wrong and all(isinstance(e, SourceUnreachable) for e in wrong):
                 away[name] = wrong[0]
                 continue
@@ -93,18 +97,24 @@ def checked_schemas(
 
 
 def looked_at(
-    source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
+    source: Recordable,
+    named: Sequence[str],
+    selections: Sequence[Sequence[str]],
+    logged: Callable[[str], Mapping[str, TableSchema]] = lambda source: {},
 ) -> tuple[dict[str, TableSchema], list[HeadraceError]]:
     """Return the schemas of a source's tables, as far as they are known, and all errors."""
     from headrace.capture.table_selection import blamed, describe
 
     matched, unlisted = _matching(source, named, selections)
     wanted = [*named, *matched]
+    found = source.check(wanted)
     # A table that only matches a pattern is left out if it cannot be captured.
-    refused, problems = blamed(source.check(wanted), matched)
+    refused, problems = blamed(found, matched)
+    recorded = logged(source.name) if problems else {}
+    refused, problems = blamed(found, [*matched, *(each for each in named if each in recorded)])
     errors = [*(problems or unlisted)]
+    schemas = {table: recorded[table] for table in refused if table in recorded}
     wanted = [table for table in wanted if table not in refused]
-    schemas: dict[str, TableSchema] = {}
     # One bad table must not hide errors in the pipelines of another.
     for some in [[table] for table in wanted] if problems else [wanted]:
         try:

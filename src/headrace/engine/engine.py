@@ -31,6 +31,7 @@ from headrace.config.units import duration
 from headrace.deadletters.letter import DeadLetter
 from headrace.engine import status
 from headrace.engine.assembly import (
+    logged_tables,
     maintain_logs,
     pipeline_run,
     prepare,
@@ -199,6 +200,7 @@ class Engine:
             self._misnamed,
             {name: tables.selections(name) for name in state.sources},
             tables.away,
+            logged=partial(logged_tables, state.options.data, state.options.log.storage),
         )
 
     def _open_directory(self) -> None:

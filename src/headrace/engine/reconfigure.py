@@ -25,11 +25,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.capture.table_selection import chosen
+from headrace.changelog.schema import TableSchema
 from headrace.engine.assembly import (
     maintain_logs,
     pipeline_run,
     prepare,
     recorder_of,
+    schemas_in,
     source_run,
 )
 from headrace.engine.checks import checked_schemas, named_pipelines, named_sources
@@ -188,11 +190,16 @@ class _Change:
             add,
             wrong,
             {name: [e.patterns for e in mine if e.patterns] for name, mine in of.items()},
+            logged=self._logged,
         )
         state.tables.schemas |= schemas
         for name in asked:
             state.tables.away.pop(name, None)
         return new, sources
+
+    def _logged(self, source: str) -> Mapping[str, TableSchema]:
+        recording = self._state.recordings.get(source)
+        return {} if recording is None else schemas_in(recording.log)
 
     def _planned(
         self, add: list[Pipeline], names: list[str], recordings: Mapping[str, SourceRun]

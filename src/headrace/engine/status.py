@@ -102,7 +102,7 @@ class Readiness:
 
         def stuck() -> bool:
             # A run that is stopped was dropped, and will deliver nothing.
-            failed = recording.gave_up or any(run.failed or run.stopped for run in runs)
+            failed = recording.gave_up or any(r.failed or r.stopped or r.lost for r in runs)
             return failed or not self._state.at_work
 
         self.wait_for(lambda: done() or stuck(), timeout)
@@ -134,7 +134,7 @@ class Readiness:
     def _hopeless(self) -> bool:
         return (
             not self._state.at_work
-            or any(run.failed for run in list(self._state.runs))
+            or any(run.failed or run.lost for run in list(self._state.runs))
             or any(recording.gave_up for recording in list(self._state.recordings.values()))
         )
 
@@ -221,6 +221,7 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
     tables = tuple(_table_info(member, run, copies, since) for member in run.members)
     counts = [table.rows for table in tables]
     delivery = run.delivery
+    error = run.error or next(iter(run.lost.values()), None)
     return PipelineInfo(
         name=run.name,
         source=run.source,
@@ -235,12 +236,12 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         position=run.reached,
         lag_seconds=_lag(run, recording.log),
         dead_letters=delivery.dead_letter_count,
-        error=run.error or (None if run.ready else run.release.why),
+        error=error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
         applying=_applying(run),
         left_out=run.new_tables.left_out,
-        error_since=run.error_since if run.error is not None else None,
+        error_since=None if error is None else run.error_since if run.error else run.lost_since,
     )
 
 

@@ -106,6 +106,9 @@ class TakenTables:
         source, found = recording.name, recording.found
         if found is None:
             return  # the recorder has not looked yet: it is not known which tables are gone
+        for run in self._runs:
+            if run.source == source:
+                run.lose({t: e for t, e in recording.lost.items() if t in run.pipeline.tables})
         for table, schema in found.items():
             self.schemas[f"{source}/{table}"] = schema
         for (each, patterns), (_, tables) in zip(self._records, self.recorded, strict=True):

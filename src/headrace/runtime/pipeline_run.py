@@ -92,6 +92,10 @@ class PipelineRun:
         self.error: HeadraceError | None = None
         self.error_since: float | None = None
         """When `error` began, in seconds since 1970; a retry that fails again does not move it."""
+        self.lost: Mapping[TableName, HeadraceError] = {}
+        """Tables that cannot be captured any more, each with the reason; the others continue."""
+        self.lost_since: float | None = None
+        """When there were lost tables first, in seconds since 1970."""
         self.recalled = False
         """Whether the stored progress is known; not before the tables are, see `RunContext`."""
         self.opened = False
@@ -374,6 +378,11 @@ class PipelineRun:
         self._note_error(error)
         self.failed = True
 
+    def lose(self, tables: Mapping[TableName, HeadraceError]) -> None:
+        """Note which named tables cannot be captured any more; empty: all of them can be again."""
+        self.lost_since = (self.lost_since or self.context.wall()) if tables else None
+        self.lost = tables
+
     def _note_error(self, error: HeadraceError) -> None:
         if self.error is None:
             self.error_since = self.context.wall()
@@ -386,7 +395,7 @@ class PipelineRun:
         """The pipeline's own state, or that of the table that is least advanced."""
         if self.stopped and not self.failed:
             return PipelineState.STOPPED
-        if self.failed:
+        if self.failed or (self.lost and not self.paused):
             return PipelineState.FAILED
         if self.paused:
             return PipelineState.PAUSED
@@ -402,7 +411,7 @@ class PipelineRun:
             and not (self.pipeline.patterns and self.new_tables.next is not None)
             and self.opened
             and self.error is None
-            and not (self.failed or self.paused or self.stopped)
+            and not (self.failed or self.paused or self.stopped or self.lost)
             and not (self._durable and self.release.why)
             and all(member.shown for member in self.members)
             # The next step will find it; until then the rows are of another history.

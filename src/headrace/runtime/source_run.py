@@ -305,8 +305,11 @@ class SourceRun:
         self.left_out: Mapping[str, HeadraceError] = {}
         """Tables that match a pattern and cannot be recorded, each with the reason."""
 
+        self.lost: Mapping[str, HeadraceError] = {}
+        """Named tables that were recorded before and cannot be any more, each with the reason."""
+
         self.on_found: Callable[[], None] = lambda: None
-        """Called when `found` or `left_out` may have changed, on the recorder's reader thread."""
+        """Called when one of these may have changed, on the recorder's reader thread."""
 
     @property
     def state(self) -> str:
@@ -355,7 +358,7 @@ class SourceRun:
 
     def has(self, table: str) -> bool:
         """Whether the log has a baseline of the table, and changes are being read."""
-        known = self.ready and self.confirmed is not None
+        known = self.ready and self.confirmed is not None and table not in self.lost
         return known and self.log.usable_baseline(table) is not None
 
     def start(self, start: Callable[[], RunningRecorder]) -> None:
@@ -416,7 +419,7 @@ class SourceRun:
         with self._lock:
             # For other tables it would only report that there is no such table.
             self._requested = {table: n for table, n in self._requested.items() if takes(table)}
-        self.found, self.left_out = None, {}
+        self.found, self.left_out, self.lost = None, {}, {}
         self._restart()
 
     def stop(self, timeout: float) -> None:
@@ -495,7 +498,7 @@ class SourceRun:
             reason=reason,
             copies=self.copies_under_way(),
             room=self._room_info(),
-            left_out=dict(self.left_out),
+            left_out={**self.left_out, **self.lost},
             notices=self._notices,
             error_since=self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
@@ -582,6 +585,7 @@ class SourceRun:
         before, out_before = self.found or {}, self.left_out
         self.found = {found.table: found.schema for found in report.tables}
         self.left_out = {table: failed.error() for table, failed in report.left_out.items()}
+        self.lost = {table: failed.error() for table, failed in report.lost.items()}
         for table in self.found.keys() - before.keys():
             _log.info("table found", source=self.name, table=table)
         for table in self.left_out.keys() - out_before.keys():

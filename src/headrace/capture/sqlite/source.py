@@ -686,10 +686,9 @@ class SQLiteSource:
         if not triggers.complete(database):
             raise SourceUnreachable("The capture tables no longer exist", path=self.path)
         if changed := triggers.changed(database, self._tables.values()):
-            raise TableRefused(
-                "The columns or capture triggers changed while the table was captured",
-                table=changed[0],
-                remedy="Start again; the table is then copied again.",
+            # Described again, it is set up again, or left out if it cannot be captured any more.
+            raise SourceUnreachable(
+                "The columns or capture triggers of a table changed", table=changed[0]
             )
         every = triggers.plans(database)
         for name in self._tables:

@@ -388,7 +388,7 @@ class SourceInfo:
     """What the source retains for us; None if unknown."""
 
     left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
-    """Tables that match a pattern and are not recorded, each with the reason."""
+    """Tables that match a pattern, or were recorded before, and cannot be; each with the reason."""
 
     notices: tuple[Notice, ...] = ()
     """The last notices, the newest last: lost history, tables that are copied again, and so on."""

@@ -1,9 +1,9 @@
 """
 The engine of a round, which writes down what its status says, all the time.
 
-Each line of `status.jsonl` is one look: the time before it, what was said, and then the newest
-beat that readers of each target see. Answers commands: `settle LSN` with `settled`, `rows` with
-the rows in memory as JSON.
+Each line of `status.jsonl` is one look: the time before it, what was said, then the newest beat
+that readers of each target see, and what they see of the tables that only faults change. Answers
+commands: `settle LSN` with `settled`, `rows` with the rows in memory as JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.capture.postgres.server import ddl_watch
 from headrace.errors import HeadraceError
 from headrace.runtime import source_run
 from tests.postgres.rounds import child as rounds_child
+from tests.postgres.witness.testimony import PROMISE_SECONDS, STILL, digest
 from tests.rounds.child import main
-
-PROMISE_SECONDS = 5.0
-"""The promise that is tested: shorter than the product's, so that a round has many chances."""
 
 LOOK_SECONDS = 0.05
 
@@ -42,7 +39,11 @@ class WatchedEngine(rounds_child.EngineProcess):
             while True:
                 at = time.time()
                 said = self._said()
-                seen = {"memory": self._in_memory(), "file": self._in_file()}
+                seen = {
+                    "memory": self._in_memory(),
+                    "file": self._in_file(),
+                    "contents": self._contents(),
+                }
                 kept.write(json.dumps({"at": at, **said, **seen}) + "\n")
                 kept.flush()
                 time.sleep(LOOK_SECONDS)
@@ -60,6 +61,12 @@ class WatchedEngine(rounds_child.EngineProcess):
             "lag_seconds": None if source is None else source.lag_seconds,
             "lag_bytes": None if source is None else source.lag_bytes,
         }
+
+    def _contents(self) -> dict[str, int]:
+        try:
+            return {name: digest(self._memory.table(name).all()) for name in STILL}
+        except HeadraceError:
+            return {}  # not set up yet
 
     def _in_memory(self) -> int:
         try:
@@ -81,5 +88,4 @@ class WatchedEngine(rounds_child.EngineProcess):
 
 if __name__ == "__main__":
     source_run.SILENT_SECONDS = PROMISE_SECONDS
-    ddl_watch.WATCH_SECONDS = 1.0
     sys.exit(main(WatchedEngine))

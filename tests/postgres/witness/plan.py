@@ -43,6 +43,17 @@ HOLDS_UP = frozenset(
 )
 """Nothing arrives while they last: they last until the engine is no longer ready."""
 
+CHANGES = frozenset(
+    {
+        Fault.TABLE_LEFT_OUT,
+        Fault.INSERTS_ONLY,
+        Fault.TABLES_SWAPPED,
+        Fault.LABEL_RENAMED,
+        Fault.COLUMN_ADDED,
+    }
+)
+"""Changes of the catalog, of tables that nothing else changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blow:

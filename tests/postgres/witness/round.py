@@ -16,21 +16,27 @@ from random import Random
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from headrace.capture.postgres.server.ddl_watch import WATCH_SECONDS
 from headrace.embedded.postgres import PostgresServer
 from tests.postgres.rounds.check import different, effects_wrong, keyed, log_wrong, of_file, truth
 from tests.postgres.rounds.nemesis import Nemesis
 from tests.postgres.rounds.plan import Act
 from tests.postgres.rounds.workload import KEYS, SCHEMA, resolve, writing
-from tests.postgres.witness.child import PROMISE_SECONDS
-from tests.postgres.witness.plan import HOLDS_UP, Blow, Fault, planned
+from tests.postgres.witness.plan import CHANGES, HOLDS_UP, Blow, Fault, planned
 from tests.postgres.witness.report import GREEN, RED
-from tests.postgres.witness.testimony import Beats, Testimony
+from tests.postgres.witness.testimony import (
+    PROMISE_SECONDS,
+    STILL,
+    Beats,
+    Contents,
+    Testimony,
+)
 from tests.rounds import processes
 from tests.rounds.killing import end_all
 from tests.rounds.line import Line
 from tests.rounds.outcome import Outcome, RoundFailed, judge
 from tests.rounds.play import played
-from tests.rounds.source import connected, journal_end
+from tests.rounds.source import connected, journal_end, rows_of
 from tests.support.mounting import small_disk
 from tests.support.patience import patience, slowness
 from tests.support.proxy import Carried, proxy_to
@@ -65,7 +71,8 @@ RED_SECONDS = (PROMISE_SECONDS + 15) * slowness()
 """Within this time what holds everything up must be seen."""
 
 GREEN_SECONDS = patience(180)
-DISK = "200m"
+DISK = "1500m"
+"""Room for what the writers write and what is deleted only after a lease."""
 
 
 class WatchedRound:
@@ -98,7 +105,9 @@ class WatchedRound:
 
     def _play(self) -> None:
         self._beats = Beats(self._server.dsn)
-        self._testimony = Testimony(self._folder / "status.jsonl", self._beats)
+        self._contents = Contents()
+        self._note_contents(time.time())
+        self._testimony = Testimony(self._folder / "status.jsonl", self._beats, self._contents)
         try:
             self._start()
             with writing(self._seed, self._server.dsn) as writers:
@@ -162,6 +171,9 @@ class WatchedRound:
         self._until_green()
         if hit:
             GREEN[blow.fault].append(time.monotonic() - ended)
+        if blow.fault in CHANGES:
+            # What is promised is promised for this long after the change, and not before.
+            self._listen(PROMISE_SECONDS + WATCH_SECONDS + 1)
 
     @contextmanager
     def _at_work(self, fault: Fault) -> Iterator[bool]:
@@ -239,9 +251,15 @@ class WatchedRound:
         finally:
             filler.unlink()
 
+    def _note_contents(self, began: float) -> None:
+        with connected(self._server.dsn) as connection:
+            for table in STILL:
+                self._contents.changed(table, began, rows_of(connection, table))
+
     def _changed(self, fault: Fault) -> bool:
         """Change the catalog, and put it back where that is part of the fault."""
         self._changes += 1
+        began = time.time()
         with connected(self._server.dsn) as connection:
             if fault == Fault.SLOT_DROPPED:
                 return self._nemesis.act(Act.SLOT_DROPPED)
@@ -253,6 +271,7 @@ class WatchedRound:
                         break
                     except psycopg.errors.LockNotAvailable:
                         time.sleep(0.05)
+        self._note_contents(began)
         return True
 
     def _statements(self, fault: Fault, connection: psycopg.Connection[object]) -> list[str]:

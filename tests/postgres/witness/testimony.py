@@ -6,20 +6,67 @@ import json
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import psycopg
 
-from tests.postgres.witness.child import PROMISE_SECONDS
+from headrace.capture.postgres.server.ddl_watch import WATCH_SECONDS
+
+PROMISE_SECONDS = 5.0
+"""The promise that is tested: shorter than the product's, so that a round has many chances."""
 
 BEAT_SECONDS = 0.05
 SLACK_SECONDS = 0.5
 """Between the look at the status and that at the rows, and between a commit and its answer."""
 
 PIPELINES = ("memory", "file")
+STILL = ("moods", "left_hand", "right_hand")
+"""Tables that change by faults alone, so that it is known at any time what is in them."""
+
+
+def digest(rows: Iterable[Mapping[str, object]]) -> int:
+    """Return a number for what a table has, whatever the order of its rows."""
+    return crc32("\n".join(sorted(json.dumps(dict(r), sort_keys=True) for r in rows)).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a table had from some moment between two times on."""
+
+    began: float
+    ended: float
+    digest: int
+
+
+class Contents:
+    """What was in the tables that only faults change, from when on."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, list[Version]] = {name: [] for name in STILL}
+
+    def changed(self, table: str, began: float, rows: Iterable[Mapping[str, object]]) -> None:
+        """Note what a table has now, after a change that began then."""
+        self._versions[table].append(Version(began, time.time(), digest(rows)))
+
+    def wrong(self, seen: Mapping[str, int], at: float) -> list[str]:
+        """Return the tables that were seen with rows that are older than is promised."""
+        before = at - PROMISE_SECONDS - WATCH_SECONDS - SLACK_SECONDS
+        return [
+            table
+            for table, versions in self._versions.items()
+            if seen.get(table) not in {each.digest for each in _possible(versions, before)}
+        ]
+
+
+def _possible(versions: Sequence[Version], before: float) -> Sequence[Version]:
+    """Return the last version of a time, and all later ones."""
+    last = bisect_right([each.ended for each in versions], before)
+    return versions[max(0, last - 1) :]
 
 
 class Beats:
@@ -57,11 +104,12 @@ class Beats:
 class Testimony:
     """What the engine said, read as it is written."""
 
-    def __init__(self, path: Path, beats: Beats) -> None:
+    def __init__(self, path: Path, beats: Beats, contents: Contents) -> None:
         self.looks = 0
         self.false_greens: list[str] = []
         self._path = path
         self._beats = beats
+        self._contents = contents
         self._read = 0
 
     def hear(self) -> dict[str, Any] | None:
@@ -91,6 +139,10 @@ class Testimony:
                     f" was committed {PROMISE_SECONDS:.0f} s before ({said})"
                 )
         lag, at = said["lag_seconds"], said["at"]
+        if said["ready"]["memory"] and (wrong := self._contents.wrong(said["contents"], at)):
+            self.false_greens.append(
+                f"memory is ready at {at:.2f} with old rows of {wrong} ({said})"
+            )
         if said["state"] == "streaming" and lag is not None and all(said["ready"].values()):
             behind = self._beats.committed_by(at - lag - PROMISE_SECONDS - SLACK_SECONDS)
             if max(said[name] for name in PIPELINES) < behind:

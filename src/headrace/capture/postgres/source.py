@@ -545,8 +545,11 @@ class PostgresSource:
             changes = next(self._commits, None)
         except SchemaChanged as error:
             raise self._altered(error) from error
-        if changes is not None and changes.ends:
-            self._given = changes.upto.commit
+        if changes is not None:
+            if self._identities.names.compare(changes):
+                self._notices_from = 0.0
+            if changes.ends:
+                self._given = changes.upto.commit
         return changes
 
     def _altered(self, error: SchemaChanged) -> HeadraceError:
@@ -594,6 +597,7 @@ class PostgresSource:
         if tables and self._query is not None:
             self._publishing.suspect(tables)
             self._altered_upto = record_end(slot.written(self._query))
+            self._identities.names.cover(tables, self._altered_upto)
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:
         """Return how far the server has come without a change of our tables, if it has (R34)."""
@@ -624,7 +628,16 @@ class PostgresSource:
                 raise NotYet
             unsure = self._opened_at + UNSURE_SECONDS - time.monotonic()
             committed = transactions.committed
-            return self._snapshots.another(self._given, committed, unsure, stream.send_status), True
+            own = self._snapshots.another(self._given, committed, unsure, stream.send_status)
+        if self._watch is not None and self._identities.names.types(table):
+            # After the snapshot: then its rows have no name that is newer than the noted ones.
+            self._watch.due = 0.0
+            try:
+                self.maintain()
+            except BaseException:
+                own.close()
+                raise
+        return own, True
 
     def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:

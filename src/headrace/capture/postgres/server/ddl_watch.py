@@ -41,6 +41,7 @@ from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import preflight, publication
 from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import PartitionedTables
+from headrace.capture.postgres.server.printed_names import PrintedNames
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
 from headrace.changelog.schema import TableName, TableSchema
@@ -62,12 +63,15 @@ _NAMED: Final[Mapping[int, str]] = {
     " (select oid from pg_namespace where nspname like 'pg\\_%')",
     3734: "select oid, oid::regconfig::text from pg_ts_config",
     3769: "select oid, oid::regdictionary::text from pg_ts_dict",
-    4089: "select oid, nspname::text from pg_namespace where nspname not like 'pg\\_%'",
-    4096: "select oid, rolname::text from pg_roles",
+    4089: "select oid, oid::regnamespace::text from pg_namespace where nspname not like 'pg\\_%'",
+    4096: "select oid, oid::regrole::text from pg_roles",
     4191: "select oid, oid::regcollation::text from pg_collation",
-    1033: "select oid, rolname::text from pg_roles",  # aclitem
+    1033: "select oid, oid::regrole::text from pg_roles",
 }
 """Types whose values are names of other objects: the names, by the type's oid."""
+
+_ACLITEM = 1033
+"""Its values contain names, so they cannot be compared with them."""
 
 _TYPES = """
 with recursive used as (
@@ -214,8 +218,8 @@ class _Seen:
         ):
             return "rewritten"  # a column was altered, too
         for type, text in self.types.items():
-            if type in items and items[type].text(text.upto) != text:
-                return "type"
+            if type in items and items[type].text(text.upto).digest != text.digest:
+                return TYPE
         return ""
 
     def _published_otherwise(self, now: _Seen, ours: Alterations) -> bool:
@@ -245,6 +249,7 @@ class _Seen:
 
 REPLACED = "replaced"
 PUBLISHED = "publication"
+TYPE = "type"
 
 
 class IdentityCheck:
@@ -256,6 +261,8 @@ class IdentityCheck:
 
         self.replaced: set[TableName] = set()
         """Tables that another one had the name of, since reading began."""
+
+        self.names = PrintedNames()
 
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
@@ -269,6 +276,7 @@ class IdentityCheck:
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
                 self._noted[key.removeprefix(_KEY)] = seen
+        self.names.recall(notes)
 
     def described(
         self, table: CatalogTable, schema: TableSchema, recorded: TableSchema | None
@@ -307,9 +315,14 @@ class IdentityCheck:
         ).fetchall()
         published = {oid: "/".join(members) for oid, *members in rows}
         types = _types_of(connection, tables.values())
+        outdated = self._names_outdated(connection, tables, types)
         found: set[TableName] = set()
         for name, table in tables.items():
-            items = types.get(table.oid, {})
+            compared = self.names.types(name)
+            items = {
+                type: each if type in compared else replace(each, grows=False)
+                for type, each in types.get(table.oid, {}).items()
+            }
             now = _Seen(
                 str(table.oid),
                 published.get(table.oid, "./../."),
@@ -319,6 +332,8 @@ class IdentityCheck:
             )
             noted = None if begun else self._noted.get(name)
             reason = "" if noted is None else noted.altered(now, items, ours)
+            if not (reason or begun) and name in outdated:
+                reason = TYPE
             if reason:
                 missing = reason in (REPLACED, PUBLISHED)
                 self._notices.append(SourceNotice(name, rebaseline_reason=reason, missing=missing))
@@ -331,9 +346,31 @@ class IdentityCheck:
             self._noted[name] = now
         return found
 
+    def _names_outdated(
+        self,
+        connection: psycopg.Connection[Any],
+        tables: Mapping[TableName, CatalogTable],
+        types: Mapping[int, Mapping[int, _TypeItems]],
+    ) -> set[TableName]:
+        """Return the tables that the log has a name of which is no name any more."""
+        names = {
+            type: [text for _, text in each.items]
+            for found in types.values()
+            for type, each in found.items()
+            if each.grows and type != _ACLITEM
+        }
+
+        def all_names(type: int) -> list[str]:
+            if type not in _NAMED:
+                return names.get(type, [])
+            query = f"select name from ({_NAMED[type]}) as objects(oid, name)"
+            return [name for (name,) in connection.execute(query.encode()).fetchall()]
+
+        return self.names.look(connection, tables, names, all_names)
+
     def notices(self) -> list[SourceNotice]:
         """Return what the log should record, each notice once."""
-        found, self._notices = self._notices, []
+        found, self._notices = [*self._notices, *self.names.notices()], []
         return found
 
 

@@ -1,0 +1,186 @@
+"""A label or an object that was added, used and renamed, before it was seen for the first time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.capture.postgres.server import ddl_watch, slot
+from headrace.capture.postgres.server.printed_names import _elements
+from tests.postgres.recording import Recording
+from tests.postgres.servers import Database
+
+pytestmark = pytest.mark.meets("R23b")
+
+ADDED = "alter type state add value 'late'"
+RENAMED = "alter type state rename value 'late' to 'later'"
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("{}", []),
+        ("{new,paid}", ["new", "paid"]),
+        ('{{new,NULL},{"NULL","to be, paid"}}', ["new", "NULL", "to be, paid"]),
+        ('[0:1]={"say \\"no\\"",back\\\\slash}', ['say "no"', "back\\\\slash"]),
+        ('{"back\\\\slash"}', ["back\\slash"]),
+    ],
+)
+def test_the_elements_of_an_array_are_read_from_its_text(text: str, elements: list[str]) -> None:
+    assert list(_elements(text)) == elements
+
+
+@pytest.fixture
+def shop(database: Database, recording: Recording) -> Recording:
+    database.execute("create type state as enum ('new')")
+    database.execute("create domain mood as state")
+    database.execute("create type pair as (state state, n int)")
+    return recording
+
+
+def follow(shop: Recording, column: str) -> None:
+    shop.database.execute(f"create table orders (id int primary key, typed {column})")
+    shop.follow("orders")
+    shop.until(lambda: "standing/orders" in notes(shop))
+
+
+def notes(shop: Recording) -> dict[str, str]:
+    log = shop.recorder._log
+    return {} if log is None else dict(log.notes)
+
+
+def look(shop: Recording) -> None:
+    """Look at the catalog once more, after all that was read."""
+    shop.streaming()
+    watch = shop.source._watch
+    assert watch is not None
+    watch.due, shop.recorder._maintain_at = 0.0, 0.0
+    shop.until(lambda: watch.due > 0)
+    shop.streaming()
+
+
+def insert(shop: Recording, number: int, value: str) -> None:
+    shop.database.execute(f"insert into orders values ({number}, '{value}')")
+
+
+def read(shop: Recording, number: int) -> None:
+    shop.until(lambda: [row["after"]["id"] for row in shop.changes("orders")][-1:] == [number])
+
+
+KINDS: dict[str, Any] = {
+    "enum": ("state", ADDED, "late", RENAMED),
+    "domain": pytest.param("mood", ADDED, "late", RENAMED, marks=pytest.mark.ci),
+    "array": ("state[]", ADDED, "{new,late}", RENAMED),
+    "name": (
+        "regclass",
+        "create table others (id int)",
+        "others",
+        "alter table others rename to more",
+    ),
+    "names": pytest.param(
+        "regclass[]",
+        "create table others (id int)",
+        "{pg_class,others}",
+        "alter table others rename to more",
+        marks=pytest.mark.ci,
+    ),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("column", "added", "value", "renamed"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("when", ["stopped", "between", "running"])
+def test_a_name_that_was_used_before_it_was_seen_has_its_table_copied_again(
+    shop: Recording, when: str, column: str, added: str, value: str, renamed: str
+) -> None:
+    follow(shop, column)
+    if when == "stopped":
+        shop.die()
+    shop.database.execute(added)
+    insert(shop, 1, value)
+    if when != "stopped":
+        read(shop, 1)
+    if when == "between":
+        shop.die()
+    shop.database.execute(renamed)
+    if when != "running":
+        shop.live("orders")
+    read(shop, 1)
+    look(shop)
+    assert shop.baseline("orders") is None
+    shop.copy("orders")
+    # Once: the name that is gone is in older changes.
+    insert(shop, 2, value.replace("late", "later").replace("others", "more"))
+    read(shop, 2)
+    look(shop)
+    assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize(("column", "added", "value", "renamed"), KINDS.values(), ids=KINDS)
+def test_a_name_that_is_new_and_stays_costs_no_copy(
+    shop: Recording, stopped: bool, column: str, added: str, value: str, renamed: str
+) -> None:
+    follow(shop, column)
+    if stopped:
+        shop.die()
+    shop.database.execute(added)
+    insert(shop, 1, value)
+    if stopped:
+        shop.live("orders")
+    read(shop, 1)
+    look(shop)
+    assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
+def test_what_is_no_name_of_an_object_costs_no_copy(shop: Recording) -> None:
+    follow(shop, "regclass")
+    for number, value in enumerate(("-", "4000000000", "pg_class", "pg_type", '"Quoted Name"')):
+        if number == 4:
+            shop.database.execute('create table "Quoted Name" (id int)')
+        insert(shop, number, value)
+    read(shop, 4)
+    look(shop)
+    assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
+def test_a_new_label_within_another_type_has_the_table_copied_again(shop: Recording) -> None:
+    """Whether it was used and renamed cannot be read from the text of a row."""
+    follow(shop, "pair")
+    shop.die()
+    shop.database.execute(ADDED)
+    shop.live("orders")
+    shop.streaming()
+    assert shop.baseline("orders") is None
+
+
+@pytest.mark.server
+def test_a_copy_has_no_name_that_is_newer_than_the_last_look(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes from before the copy are not compared: the copy has the names, too."""
+    monkeypatch.setattr(ddl_watch, "WATCH_SECONDS", 3600.0)
+    follow(shop, "state")
+    written = slot.written
+
+    def after_the_look(connection: psycopg.Connection[Any]) -> int:
+        monkeypatch.undo()
+        monkeypatch.setattr(ddl_watch, "WATCH_SECONDS", 3600.0)
+        shop.database.execute(ADDED)
+        insert(shop, 1, "late")
+        return written(connection)
+
+    monkeypatch.setattr(slot, "written", after_the_look)
+    shop.database.execute("alter type state rename value 'new' to 'fresh'")
+    look(shop)
+    assert shop.baseline("orders") is None
+    shop.copy("orders")
+    assert shop.baseline("orders") is not None
+    shop.database.execute(RENAMED)
+    look(shop)
+    assert shop.baseline("orders") is None

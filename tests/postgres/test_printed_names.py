@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.server import ddl_watch, slot
-from headrace.capture.postgres.server.printed_names import _elements
+from headrace.capture.postgres.server.ddl_watch import _elements
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
 

@@ -13,6 +13,8 @@ other than more changes.
 
 Live tables advance together: a batch has all their changes up to one position (R23d). A table that
 is loaded catches up separately, and joins them at their position (R12, H3).
+
+Long because a step may do any of this, and its order is what keeps a table right.
 """
 
 from __future__ import annotations

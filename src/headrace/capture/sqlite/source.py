@@ -1,10 +1,10 @@
 """
 A SQLite database as a source.
 
-Only three triggers a table run inside the database (`triggers`); everything else is this reader,
-on its own connection. Each read of the log (`capture_log`) ends between two transactions of the
-application: that is a read group, and a flush consists of whole groups (R41). Where a transaction
-ends within a group cannot be determined.
+Only three triggers for each table run inside the database (`triggers`); everything else is this
+reader, on its own connection. Each read of the log (`capture_log`) ends between two transactions of
+the application: that is a read group, and a flush consists of whole groups (R41). Where a
+transaction ends within a group cannot be determined.
 
 `findings` reports what we set up in a SQLite file, and how many changes it contains. `objects`
 lists it, and `remove_objects` removes it. `sample` returns a few rows of a table; the file is only
@@ -177,6 +177,8 @@ def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject
             table = every[number].table if number in every else on
             needed = [each for each in others if table in _read_by(each)]
             yield SourceObject("trigger", name, f"on {on}", _needed_by(needed))
+        elif name == OURS.seal:
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(others))
     for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
         if triggers.has_table(database, table):
             yield SourceObject("table", table, kept=_needed_by(others))
@@ -653,7 +655,7 @@ class SQLiteSource:
 
     def _try_to_read(self, now: _OpenDatabase, most: int) -> Changes | None:
         try:
-            if now.log.complete and not now.watch.moved():
+            if now.log.complete and not now.watch.moved() and not now.verify.due:
                 self._busy_since = None
                 return None
             changes = self._read_group(now, most)

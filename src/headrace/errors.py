@@ -30,6 +30,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - BadMessage               bytes that are not a valid message
     - HistoryLost              changes may be missing: all tables are copied again; a notice
     - CopiedAgain              one table is copied again; a notice
+    - TableLost                one table cannot be captured any more; a notice
     - OtherDatabase            the source is not the one that the log was recorded from
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory

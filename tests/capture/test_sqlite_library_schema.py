@@ -186,3 +186,17 @@ def test_a_table_that_is_dropped_ends_either_run(path: Path, app: sqlite3.Connec
     with running(path, ["u"]) as others:
         app.execute("insert into u values (2, 0)")
         others.count(1)
+
+
+def test_triggers_that_were_created_again_as_they_were_end_a_run(
+    path: Path, app: sqlite3.Connection
+) -> None:
+    heard = Heard()
+    Capture(path, ["t"], heard).setup()
+    query = "select name, sql from sqlite_master where type = 'trigger' and tbl_name = 't'"
+    found = app.execute(query).fetchall()
+    for name, sql in found:
+        app.execute(f"drop trigger {name}")
+        app.execute(sql)
+    with pytest.raises(SchemaChanged):
+        Capture(path, ["t"], heard).cdc()

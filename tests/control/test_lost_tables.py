@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.capture import table_selection
+from headrace.capture import recorder, table_selection
+from headrace.capture.sqlite.source import sqlite
+from headrace.capture.sqlite.triggers import LOG
 from headrace.engine.engine import Engine
 from headrace.errors import InvalidConfiguration
 from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.steps import drop
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.shop import PATIENCE, Market, Shop, await_seen, await_that
 
@@ -17,6 +20,7 @@ from tests.support.shop import PATIENCE, Market, Shop, await_seen, await_that
 @pytest.fixture(autouse=True)
 def looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_selection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "FIRST_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -54,6 +58,15 @@ class Pair:
         rows = [dict(zip(names, row, strict=True)) for row in cursor]
         found = [dict(self.items.get(row["id"]) or {}) for row in rows]
         return found == rows and self.items.count() == len(rows)
+
+
+def lost(engine: Engine, pipeline: str = "items") -> bool:
+    """Wait until the table of a pipeline is lost."""
+    return await_that(engine, lambda: engine.pipeline_info(pipeline).state == "failed")
+
+
+def noticed(engine: Engine) -> list[str]:
+    return [notice.problem.code for notice in engine.source_info("shop").notices]
 
 
 def keys(target: IndexedMemory) -> list[object]:
@@ -202,3 +215,152 @@ def test_lost_tables_of_a_source_in_memory_are_named_one_by_one(
         assert await_that(engine, lambda: engine.is_ready(pipeline="items"))
         assert set(engine.source_info("shop").left_out) == {"clients"}
         assert engine.pipeline_info("clients").state == "failed"
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["alter table items add column c text default 'd'"],
+        ["alter table items rename column name to title"],
+        [
+            "create table n (id integer primary key, name text)",
+            "insert into n select id, name || '!' from items",
+            "drop table items",
+            "alter table n rename to items",
+        ],
+    ],
+    ids=["column added", "column renamed", "rebuilt"],
+)
+def test_an_altered_table_is_copied_again_by_itself_with_a_notice(
+    shop: Shop, statements: list[str], stopped: bool
+) -> None:
+    engine = (pair := Pair(shop)).engine()
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        if stopped:
+            engine.stop()
+        for statement in statements:
+            shop.app.execute(statement)
+        shop.app.execute("insert into items (id) values (5)")
+        if stopped:
+            engine = (pair := Pair(shop)).engine()
+            engine.start()
+        with engine:
+            assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
+            assert noticed(engine) == ["capture.history_lost"]
+            assert engine.source_info("shop").left_out == {}
+
+
+def test_a_table_that_is_back_without_a_column_stops_only_the_pipelines_that_use_it(
+    shop: Shop,
+) -> None:
+    pair = Pair(shop)
+    source = pair.pipelines[0].source
+    uses = Pipeline(source, "items", memory(), name="uses", transforms=[drop("name")])
+    with shop.engine(*pair.pipelines, uses) as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("drop table items")
+        assert lost(engine)
+        shop.app.execute("create table items (id integer primary key, other text)")
+        shop.app.execute("insert into items values (3, 'x')")
+        assert await_that(engine, lambda: engine.is_ready(pipeline="items") and pair.same_items())
+        assert pair.follows(100)
+        assert await_that(engine, lambda: engine.is_ready(pipeline="orders"))
+        info = engine.pipeline_info("uses")
+        assert (info.state, info.error and info.error.code) == ("failed", "pipeline.unknown_column")
+        assert not engine.is_ready()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("alone", [False, True], ids=["with another", "alone"])
+def test_a_row_that_was_replaced_while_its_table_was_lost_is_removed(
+    shop: Shop, alone: bool, stopped: bool
+) -> None:
+    def made() -> tuple[Pair, Engine]:
+        pair = Pair(shop)
+        return pair, shop.engine(*pair.pipelines[1 if alone else 0 :])
+
+    pair, engine = made()
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("insert into items values (2, 'b')")
+        shop.app.execute("create unique index names on items (name)")
+        assert lost(engine)
+        if stopped:
+            engine.stop()
+        shop.app.execute("insert or replace into items values (3, 'b')")  # no trigger sees row 2
+        if stopped:
+            pair, engine = made()
+            engine.start()
+        with engine:
+            assert lost(engine)
+            shop.app.execute("drop index names")
+            assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
+            assert keys(pair.items) == [1, 3]
+
+
+def test_a_table_that_is_back_when_a_new_recorder_looks_is_not_lost_any_more(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(shop)
+    with pair.engine() as engine:
+        assert engine.await_ready(PATIENCE)
+        monkeypatch.setattr(table_selection, "LOOK_SECONDS", 10 * PATIENCE)
+        shop.app.execute("drop table items")
+        assert lost(engine)
+        shop.app.execute("create table items (id integer primary key, name text)")
+        assert pair.follows(100)
+        assert lost(engine)  # nobody has looked
+        engine._state.recordings["shop"]._restart()
+        assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
+
+
+@pytest.mark.parametrize("gap", [False, True], ids=["", "gap"])
+def test_a_lost_table_keeps_no_changes_of_the_others_at_the_source(shop: Shop, gap: bool) -> None:
+    pair = Pair(shop)
+    with pair.engine() as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("drop table items")
+        assert lost(engine)
+        if gap:  # then items should be copied again, which cannot be done
+            shop.app.execute("alter table orders rename column card to number")
+            assert await_that(engine, lambda: "capture.history_lost" in noticed(engine))
+        assert pair.follows(100)
+        newest = shop.captured()
+        assert pair.follows(101)
+        assert await_seen(lambda: shop.cursor() > newest)
+        shop.app.execute("create table items (id integer primary key, name text)")
+        shop.app.execute("insert into items values (3, 'x')")
+        assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
+
+
+def test_a_database_whose_only_table_is_lost_keeps_no_changes(shop: Shop) -> None:
+    pair = Pair(shop)
+    with shop.engine(pair.pipelines[1]) as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("alter table items rename to others")  # its triggers go with it
+        assert lost(engine)
+        shop.app.execute("insert into others values (2, 'unseen')")
+        left = [name for (name,) in shop.app.execute("select name from sqlite_master")]
+        assert LOG not in left
+        assert not any(name.endswith("_insert") for name in left)
+        shop.app.execute("alter table others rename to items")
+        assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
+
+
+def test_a_type_for_a_column_that_is_gone_is_a_problem_of_its_table_only(shop: Shop) -> None:
+    pair = Pair(shop)
+    source = sqlite(shop.path, name="shop", columns={"items.name": "variant"})
+    of_items = Pipeline(source, "items", pair.items, name="items")
+    of_orders = Pipeline(source, "orders", pair.orders, name="orders")
+    with shop.engine(of_items, of_orders) as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("alter table items rename column name to title")
+        assert lost(engine)
+        assert pair.follows(100)
+        error = engine.pipeline_info("items").error
+        assert error is not None
+        assert error.facts["column"] == "items.name"
+        shop.app.execute("alter table items rename column title to name")
+        assert await_that(engine, lambda: engine.is_ready() and pair.same_items())

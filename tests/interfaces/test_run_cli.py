@@ -107,33 +107,48 @@ def test_states_that_change_are_told_as_they_do(
         assert run.ended()[0] == 0
 
 
-def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
-    shop: Shop, inside: Begin
+DROP_TABLE = ["drop table orders"]
+DAMAGE_CAPTURE = [
+    "update __headrace_meta set value = 99 where name = 'format'",
+    "create table other (id)",  # so that the capture is looked at
+]
+
+causes = pytest.mark.parametrize(
+    ("cause", "what", "name"),
+    [(DROP_TABLE, "pipeline", "orders"), (DAMAGE_CAPTURE, "source", "shop")],
+    ids=["pipeline", "source"],
+)
+
+
+@causes
+def test_what_failed_is_told_and_the_exit_code_says_so(
+    shop: Shop, inside: Begin, cause: list[str], what: str, name: str
 ) -> None:
     with inside("run") as run:
         run.ready()
-        drop_orders(shop)
+        alter(shop, cause)
         run.said("→ failed")
         assert main.exit_code(["status", "--ready"]) == 3
         code, _, err = run.ended()
     assert code == 1
-    assert "stopped; these had failed: source shop" in err
-    assert "source shop: " in err.partition("stopped; ")[2]
+    assert f"stopped; these had failed: {what} {name}" in err
+    assert f"{what} {name}: " in err.partition("stopped; ")[2]
     assert "→ " in err.partition("stopped; ")[2]
 
 
-def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
-    shop: Shop, inside: Begin
+@causes
+def test_what_failed_is_named_in_the_last_line_for_programs(
+    shop: Shop, inside: Begin, cause: list[str], what: str, name: str
 ) -> None:
     with inside("run", "--json") as run:
         run.ready()
-        drop_orders(shop)
+        alter(shop, cause)
         run.said('"new": "failed"')
         assert main.exit_code(["status", "--ready"]) == 3
         code, out, _ = run.ended()
     last = lines_of(out)[-1]
     assert (code, last["event"]) == (1, "stopped")
-    assert [(each["what"], each["name"]) for each in last["failed"]] == [("source", "shop")]
+    assert [(each["what"], each["name"]) for each in last["failed"]] == [(what, name)]
     assert last["failed"][0]["error"]["code"]
 
 
@@ -210,9 +225,10 @@ def test_a_batch_that_takes_long_is_told_with_its_size(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-def drop_orders(shop: Shop) -> None:
+def alter(shop: Shop, statements: list[str]) -> None:
     app = sqlite3.connect(shop.path)
-    app.execute("drop table orders")
+    for each in statements:
+        app.execute(each)
     app.commit()
     app.close()
 

@@ -61,6 +61,7 @@ from headrace.capture.source import (
     ExplainsBreaks,
     Maintains,
     Recordable,
+    Releases,
     ReportsNotices,
     Resets,
     SourceNotice,
@@ -134,9 +135,6 @@ class Recorder:
         self._resetting: Reset | None = None
         self._reset_done = False
         """Whether a reset is why reading will not continue."""
-
-        self._lost_some = False
-        """Whether the last report of the tables named lost ones."""
 
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
@@ -458,13 +456,7 @@ class Recorder:
             if self._maintained is not None:
                 self._maintain_at = self._clock()
         if new or self._selection.report != left_out:
-            self._report_found()
-
-    def _report_found(self) -> None:
-        lost = bool(self._selection.lost)
-        if self._selection.patterns or lost or self._lost_some:
             self._reports.append(self._selection.report)
-        self._lost_some = lost
 
     # --- commands of the engine ------------------------------------------------------------
 
@@ -549,9 +541,14 @@ class Recorder:
         log.describe(described)
         self._copies.keep(described)
         self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
-        self._report_found()
+        # Always: the engine may have heard of lost tables from an earlier recorder.
+        self._reports.append(self._selection.report)
         if not described:
-            # No table matches a pattern yet: there is nothing to open.
+            # No table matches a pattern yet, or all tables are lost: there is nothing to open.
+            if self._source.traits.releases:
+                cast(Releases, self._source).release()
+            if log.lineage is not None:
+                note_captured(log, ())
             self._move("watching")
             self._retry_at = self._selection.next_look
             return

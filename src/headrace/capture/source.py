@@ -76,6 +76,9 @@ class SourceTraits:
     resets: bool = False
     """Whether it implements `Resets`: what we set up there can be removed and created again."""
 
+    releases: bool = False
+    """Whether it implements `Releases`: it can stop keeping changes for us."""
+
     waits: bool = False
     """Whether it implements `Waits`: `open` may wait for other sessions, even for hours."""
 
@@ -360,6 +363,18 @@ class Resets(Protocol):
         `after` is where the log ends. The next `open` must return a position other than `after`,
         and so must every later one, even if this process is killed at any instant after the
         first removal. An object that does not exist is no error; one that is not ours is.
+        """
+        ...
+
+
+class Releases(Protocol):
+    """A source that keeps changes for us, and can stop that."""
+
+    def release(self) -> None:
+        """
+        Let the source keep no changes for us; called while it is not open.
+
+        Changes are then missing before the next `open`. Its lineage or position must show that.
         """
         ...
 

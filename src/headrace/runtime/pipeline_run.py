@@ -14,7 +14,7 @@ other than more changes.
 Live tables advance together: a batch has all their changes up to one position (R23d). A table that
 is loaded catches up separately, and joins them at their position (R12, H3).
 
-Long because a step may do any of this, and its order is what keeps a table right.
+Long because every kind of work is a part of the one step, and requests may come between any two.
 """
 
 from __future__ import annotations

@@ -582,7 +582,7 @@ class SourceRun:
         self._confirmed = (*known, (at, self.log.end))
 
     def _tables_found(self, report: TablesFound) -> None:
-        before, out_before = self.found or {}, self.left_out
+        before, out_before, lost_before = self.found or {}, self.left_out, self.lost
         self.found = {found.table: found.schema for found in report.tables}
         self.left_out = {table: failed.error() for table, failed in report.left_out.items()}
         self.lost = {table: failed.error() for table, failed in report.lost.items()}
@@ -601,6 +601,10 @@ class SourceRun:
             # A table that comes back is requested again: earlier requests were lost.
             for table in before.keys() ^ self.found.keys():
                 self._requested.pop(table, None)
+            again = [t for t in lost_before if t not in self.lost and t in self._requested]
+        for table in again:
+            # A recorder drops requests for a table that is lost.
+            self.send(TakeBaseline(table, shared=self.copies is not None))
         self.on_found()
 
     def _failed(self, report: Failed) -> None:

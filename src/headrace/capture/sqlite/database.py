@@ -150,9 +150,16 @@ def relax_commits(database: sqlite3.Connection) -> None:
         database.execute("pragma synchronous = normal")
 
 
+LOOK_SECONDS = 10.0
+"""The longest time between two looks at a schema that has not changed by its version."""
+
+
 class SchemaWatch:
     """
     Calls `look` the first time, and whenever the schema has changed since the last call.
+
+    The schema's version does not show everything: with `PRAGMA writable_schema` it can be altered
+    without a new one. So `look` is also called again after a while, if there are calls at all.
 
     Must be called within a read transaction. If `look` raises, it is called again next time.
     """
@@ -161,12 +168,26 @@ class SchemaWatch:
         self._database = database
         self._look = look
         self._version = -1
+        self._looked = 0.0
+        self._stale = False
+        """Whether there was a call since the last look."""
 
     def __call__(self) -> None:
         version: int = pragma(self._database, "schema_version")
-        if version != self._version:
+        if version != self._version or self._passed:
             self._look()
-            self._version = version
+            self._version, self._looked, self._stale = version, time.monotonic(), False
+        else:
+            self._stale = True
+
+    @property
+    def due(self) -> bool:
+        """Whether to call again although nothing has changed since the last call."""
+        return self._stale and self._passed
+
+    @property
+    def _passed(self) -> bool:
+        return time.monotonic() >= self._looked + LOOK_SECONDS
 
     def again(self) -> None:
         """Let the next call run `look`, whatever the version."""
@@ -402,8 +423,13 @@ class CaptureNames:
         """The table of readers and their cursors."""
         return _sql(self.companion("readers"))
 
+    @property
+    def seal(self) -> str:
+        """The trigger that is created after all others."""
+        return self.companion("seal")
+
     def companion(self, name: str) -> str:
-        """Return the name of a table that belongs to the log."""
+        """Return the name of a table or trigger that belongs to the log."""
         return f"{self._stem}_{name}"
 
     def trigger(self, plan: int, event: str) -> str:

@@ -1,10 +1,10 @@
 """
 A SQLite database as a source.
 
-Only three triggers a table run inside the database (`triggers`); everything else is this reader,
-on its own connection. Each read of the log (`capture_log`) ends between two transactions of the
-application: that is a read group, and a flush consists of whole groups (R41). Where a transaction
-ends within a group cannot be determined.
+Only three triggers for each table run inside the database (`triggers`); everything else is this
+reader, on its own connection. Each read of the log (`capture_log`) ends between two transactions of
+the application: that is a read group, and a flush consists of whole groups (R41). Where a
+transaction ends within a group cannot be determined.
 
 `findings` reports what we set up in a SQLite file, and how many changes it contains. `objects`
 lists it, and `remove_objects` removes it. `sample` returns a few rows of a table; the file is only
@@ -177,6 +177,8 @@ def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject
             table = every[number].table if number in every else on
             needed = [each for each in others if table in _read_by(each)]
             yield SourceObject("trigger", name, f"on {on}", _needed_by(needed))
+        elif name == OURS.seal:
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(others))
     for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
         if triggers.has_table(database, table):
             yield SourceObject("table", table, kept=_needed_by(others))
@@ -402,7 +404,12 @@ class SQLiteSource:
     """Reads one SQLite database; `open` captures the tables of the last `describe`."""
 
     traits = SourceTraits(
-        lineage="sqlite", inserts_replace=True, lists=True, resets=True, measures_lag=True
+        lineage="sqlite",
+        inserts_replace=True,
+        lists=True,
+        resets=True,
+        releases=True,
+        measures_lag=True,
     )
 
     def __init__(self, spec: SourceSpec, reader: str | None = None) -> None:
@@ -476,16 +483,20 @@ class SQLiteSource:
             return []  # the column may be in a table that could not be inspected
         known = {column.name for table in tables for column in table.columns}
         known |= {f"{table.name}.{column.name}" for table in tables for column in table.columns}
-        return [
-            SourceRefused(
-                "No captured table has this column",
-                source=self.name,
-                column=column,
-                remedy="Correct the entry in columns, or remove it.",
-            )
-            for column in self._overrides
-            if column not in known
-        ]
+        problems: list[Problem] = []
+        for column in self._overrides:
+            if column not in known:
+                problem = SourceRefused(
+                    "No captured table has this column",
+                    source=self.name,
+                    column=column,
+                    remedy="Correct the entry in columns, or remove it.",
+                )
+                for table in tables:
+                    if column.startswith(f"{table.name}."):  # then no other table has it, either
+                        problem.facts["table"] = table.name
+                problems.append(problem)
+        return problems
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
         """Set up capture if it is missing, and find the position to continue from."""
@@ -511,14 +522,8 @@ class SQLiteSource:
         capture = triggers.install(database, list(self._tables.values()))
         self._schemas = self._read_schemas(database)
         verify = SchemaWatch(database, partial(self._look_for_ddl, database))
-        try:
-            with reading(database):
-                verify()
-        except TableRefused as error:
-            # It changed after `describe`, which has to be called again.
-            raise SourceUnreachable(
-                "A table was altered while it was read", path=self.path
-            ) from error
+        with reading(database):
+            verify()  # a table may have changed after `describe`, which is then called again
         reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
         at = resume(database, capture, wanted, reader)
         relax_commits(database)
@@ -607,6 +612,15 @@ class SQLiteSource:
         with opened(self.path) as database:
             triggers.teardown(database, tables)
 
+    def release(self) -> None:
+        """Let the database keep no changes for us, until the next `open`."""
+        self.close()
+        with opened(self.path) as database:
+            if triggers.complete(database) and any(
+                row.name == self._reader and _read_by(row) for row in reader_rows(database)
+            ):
+                forget(database, self._reader)
+
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
         """Remove the capture, or only our position in it if it has other readers."""
         self.close()
@@ -641,7 +655,7 @@ class SQLiteSource:
 
     def _try_to_read(self, now: _OpenDatabase, most: int) -> Changes | None:
         try:
-            if now.log.complete and not now.watch.moved():
+            if now.log.complete and not now.watch.moved() and not now.verify.due:
                 self._busy_since = None
                 return None
             changes = self._read_group(now, most)
@@ -685,8 +699,15 @@ class SQLiteSource:
         """Raise if columns or triggers of the captured tables were changed (R39)."""
         if not triggers.complete(database):
             raise SourceUnreachable("The capture tables no longer exist", path=self.path)
-        if changed := triggers.changed(database, self._tables.values()):
-            # Described again, it is set up again, or left out if it cannot be captured any more.
+        try:
+            changed = triggers.changed(database, self._tables.values())
+        except TableRefused as error:
+            # What it is when it is described again decides: a migration may be under way.
+            raise SourceUnreachable(
+                "A table can no longer be captured", table=error.facts["table"]
+            ) from error
+        if changed:
+            # Described again, it is set up again.
             raise SourceUnreachable(
                 "The columns or capture triggers of a table changed", table=changed[0]
             )

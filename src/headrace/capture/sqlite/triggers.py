@@ -14,6 +14,12 @@ A plan records a table's columns. When they change, or when one of the table's t
 missing, changes may have been missed: the new plan writes a marker to the log, and each reader
 that reaches it starts over with that table (R39).
 
+Triggers that were dropped and created again with the same text leave a gap as well. The procedure
+that SQLite's documentation gives for altering a table does that, and so do tools, and a dump of a
+table that is loaded. So one more trigger, the *seal*, which never does anything, is created after
+all others: the schema lists objects in the order of their creation, also after VACUUM, and a
+trigger that is listed after the seal counts as missing.
+
 The log records the file system and the inode of the file in which it was created. A file that is
 restored from a copy contains its log and every reader's position, so nothing inside it shows that
 it went back in time: positions would be used again for other changes (R40). Only the file itself
@@ -277,7 +283,9 @@ def amiss(
     if not complete(database, names):
         return [table.name for table in tables]
     every = plans(database, names)
-    present = {trigger.name: trigger.sql for trigger in _triggers(database, names)}
+    present = {
+        trigger.name: trigger.sql for trigger in _triggers(database, names) if not trigger.late
+    }
     wrong = []
     for table in tables:
         plan = latest(every, table.name)
@@ -314,7 +322,8 @@ def install(
 
     Does nothing, and takes no lock, if everything is set up already.
     """
-    if (capture := capture_id(database, names)) is not None and not amiss(database, tables, names):
+    capture = capture_id(database, names)
+    if capture is not None and not amiss(database, tables, names) and _sealed(database, names):
         return capture
     with writing(database):
         # Inspected again: another process may have set it up before we got the lock, and a
@@ -326,9 +335,27 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Cap
     """Do the work of `install`, within a transaction of the caller."""
     capture = _make_tables(database, max(len(table.columns) for table in tables), names)
     every = plans(database, names)
+    for trigger in _triggers(database, names):
+        if trigger.late:
+            # Also of other tables: a new seal would hide it, while one that is missing is noticed.
+            database.execute(f"drop trigger {quoted(trigger.name)}")
     for table in tables:
         _capture_table(database, table, every, names)
+    if not _sealed(database, names) or any(each.late for each in _triggers(database, names)):
+        database.execute(f"drop trigger if exists {quoted(names.seal)}")
+        database.execute(
+            f"create trigger {quoted(names.seal)} after delete on {names.meta} when 0 "
+            "begin select 1; end"
+        )
     return capture
+
+
+def _sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
+    """Whether there is a seal; captures that older versions set up have none."""
+    row = database.execute(
+        "select 1 from sqlite_master where type = 'trigger' and name = ?", (names.seal,)
+    ).fetchone()
+    return row is not None
 
 
 def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) -> str:
@@ -525,13 +552,18 @@ class _Trigger:
     on: str
     sql: str
     plan: int
+    late: bool
+    """Whether it was created after the seal."""
 
 
 def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:
     return [
-        _Trigger(name, on, sql, plan)
-        for name, on, sql in database.execute(
-            "select name, tbl_name, sql from sqlite_master where type = 'trigger'"
+        _Trigger(name, on, sql, plan, bool(late))
+        for name, on, sql, late in database.execute(
+            "select name, tbl_name, sql, rowid > "
+            "(select rowid from sqlite_master where type = 'trigger' and name = ?) "
+            "from sqlite_master where type = 'trigger'",
+            (names.seal,),
         ).fetchall()
         if (plan := names.plan_of(name)) is not None
     ]

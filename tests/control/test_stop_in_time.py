@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.errors import WrongValue
+from headrace.errors import ControlError, WrongValue
 from headrace.runtime.threads import StopLimits
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -147,3 +147,25 @@ def test_the_process_exits_although_a_write_hangs(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=3 * PATIENCE, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+
+
+def test_a_pause_does_not_wait_for_a_write_that_hangs_and_says_so(market: Market) -> None:
+    target, orders = ScriptedTarget(), memory()
+    pipelines = market.pipeline(target, name="lame"), market.pipeline(orders, name="sound")
+    engine = brief(market, *pipelines)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        target.hold()
+        market.put("orders", 11)
+        assert target.holding.wait(PATIENCE)
+        with pytest.raises(ControlError, match="batch of lame does not end"):
+            engine.pause()
+        assert {each.state for each in engine.pipelines()} == {"paused"}
+        target.release()
+        assert await_seen(lambda: not target.holding.is_set())
+        engine.pause()
+        market.put("orders", 12)
+        assert market.recorded(engine)
+        assert (12,) not in target.rows("orders")
+        engine.resume()
+        assert await_seen(lambda: (12,) in target.rows("orders"))

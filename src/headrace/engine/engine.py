@@ -42,7 +42,14 @@ from headrace.engine.checks import checked_schemas, named
 from headrace.engine.reconfigure import change_pipelines
 from headrace.engine.replay import OnProgress, Replayed, replay_pipeline
 from headrace.engine.state import DataDirectory, EngineOptions, EngineState
-from headrace.errors import BadTransform, NotRunning, SourceRefused, UnknownTable, WrongValue
+from headrace.errors import (
+    BadTransform,
+    ControlError,
+    NotRunning,
+    SourceRefused,
+    UnknownTable,
+    WrongValue,
+)
 from headrace.extras import require
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
@@ -310,15 +317,23 @@ class Engine:
         Pause pipelines: one, all of a source, or all. A running job is cancelled.
 
         Capture continues and nothing is lost. A paused pipeline stays paused after a restart,
-        until `resume`.
+        until `resume`. Raises `ControlError` if a pipeline is paused and its batch does not end
+        in time, because a call of its target hangs: it may still have effects.
         """
         state = self._state
         drivers, runs = state.running_drivers(), state.runs_of(pipeline, source)
         for run in runs:
             run.pause()
-        for run in runs:
-            drivers.rest(run)
+        busy = drivers.rest(runs)
         state.notify()
+        if busy:
+            names = ", ".join(run.name for run in busy)
+            raise ControlError(
+                f"Paused, but the current batch of {names} does not end",
+                remedy="A call of its target hangs, or Spark does. Nothing follows that batch"
+                " before the pipeline is resumed.",
+                pipelines=names,
+            )
 
     def resume(self, pipeline: str | None = None, *, source: str | None = None) -> None:
         """

@@ -76,6 +76,9 @@ if TYPE_CHECKING:
 _OPEN_SECONDS = 30.0
 """How long a start waits for targets that are being opened; they may take longer."""
 
+_LOG_SECONDS = 0.1
+"""How long a stop waits at least for a line in the log file."""
+
 _log = logger(__name__)
 
 
@@ -226,7 +229,7 @@ class Engine:
         recording = state.recordings[source.name] = source_run(state, source)
         recording.start(recorder_of(state, recording))
         # A recorder that does not flush in time is killed, which loses nothing.
-        state.undo.append(partial(recording.stop, state.options.shutdown_timeout / 2))
+        state.undo.append(partial(state.stop_recorder, recording))
         self._step(f"recording {source.name}")
 
     def _start_pipelines(self) -> None:
@@ -290,6 +293,7 @@ class Engine:
     def _end(self, limits: StopLimits) -> None:
         """Stop what was started, in reverse order; then raise the first error."""
         undo, first = self._state.undo, None
+        self._state.stop_limits = limits
         try:
             while undo:
                 call = undo.pop()
@@ -307,7 +311,9 @@ class Engine:
             raise first
 
     def _abandon(self, part: str) -> None:
-        _log.error("stop did not wait any longer", left=part)
+        # Not on this thread: what hangs may be the disk of the log file.
+        seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
+        call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
         self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
     # -- control --------------------------------------------------------------------------
@@ -536,7 +542,10 @@ def _part(call: Callable[[], None]) -> str:
     of = getattr(getattr(call, "func", call), "__self__", None)
     if isinstance(of, PipelineRun):
         return f"the target of pipeline {of.name}"
-    return f"source {of.name}" if isinstance(of, SourceRun) else type(of).__name__
+    for each in getattr(call, "args", ()):
+        if isinstance(each, SourceRun):
+            return f"source {each.name}"
+    return type(of).__name__
 
 
 def _was_tried(run: PipelineRun) -> bool:

@@ -173,3 +173,30 @@ def test_sources_are_looked_at_together_and_one_that_is_away_not_again_for_every
     )  # fmt: skip
     assert schemas.keys() == {f"there/{name}" for name in names}
     assert (found.keys(), away.calls["describe"]) == ({"away"}, 0)
+
+
+def test_a_source_that_is_away_says_so_while_it_is_tried_for_the_first_time(
+    market: Market,
+) -> None:
+    answers = threading.Event()
+
+    class Mute(MemorySource):
+        def check(self, tables: Sequence[str]) -> Sequence[HeadraceError]:
+            if self.calls["check"]:
+                answers.wait(PATIENCE)
+            return super().check(tables)
+
+    source = Mute("shop")
+    source.set_schema("orders", {"id": "int64"}, key=["id"])
+    source.set_away(True)
+    pipeline = type(market.pipeline(memory()))(source, "orders", memory(), name="orders")
+    with market.engine(pipeline) as engine:
+        assert await_seen(lambda: source.calls["check"] == 1)
+        info = engine.source_info("shop")
+        assert (info.state, info.reason) == ("connecting", "The source is away")
+        assert info.error_since is not None
+        source.set_away(False)
+        answers.set()
+        assert engine.await_ready(PATIENCE)
+        info = engine.source_info("shop")
+        assert (info.reason, info.error_since) == ("", None)

@@ -227,6 +227,8 @@ class Engine:
     def _record(self, source: Recordable) -> None:
         state = self._state
         recording = state.recordings[source.name] = source_run(state, source)
+        if (away := state.tables.away.get(source.name)) is not None:
+            recording.expect_away(away)
         recording.start(recorder_of(state, recording))
         # A recorder that does not flush in time is killed, which loses nothing.
         state.undo.append(partial(state.stop_recorder, recording))

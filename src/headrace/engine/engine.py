@@ -13,6 +13,8 @@ Everything that was started is stopped in reverse order.
 `Engine` starts and stops, and has the public methods; its state is an `EngineState`, which is
 passed to `status`, `reconfigure` and `replay`. `record` runs without a pipeline: it only writes the
 change log.
+
+Long because every public method of an engine is here, with its documentation.
 """
 
 from __future__ import annotations

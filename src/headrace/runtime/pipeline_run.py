@@ -13,6 +13,8 @@ other than more changes.
 
 Live tables advance together: a batch has all their changes up to one position (R23d). A table that
 is loaded catches up separately, and joins them at their position (R12, H3).
+
+Long because every step and every request changes the same few states of the tables.
 """
 
 from __future__ import annotations

@@ -362,11 +362,9 @@ class SourceRun:
         return known and self.log.usable_baseline(table) is not None
 
     def expect_away(self, error: HeadraceError) -> None:
-        """Take note that it could not be reached before the start: the first attempt may be long."""
-        self._reason, self._lost_at = (
-            with_facts(error.message, error.facts, self.name),
-            self._wall(),
-        )
+        """Take note that it could not be reached before: the first attempt may take long."""
+        self._reason = with_facts(error.message, error.facts, self.name)
+        self._lost_at = self._wall()
 
     def start(self, start: Callable[[], RunningRecorder]) -> None:
         """Start recording; `start` is kept to replace the recorder later."""

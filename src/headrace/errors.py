@@ -60,6 +60,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
     - NoEngine                 no engine is running for a data directory
+    - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
@@ -129,6 +130,7 @@ __all__ = [
     "Locked",
     "LostLog",
     "MissingKey",
+    "NoAnswer",
     "NoEngine",
     "NoIdentity",
     "NoJava",
@@ -692,6 +694,18 @@ class NoEngine(ControlError):
     code = "control.no_engine"
     exit_code = 4
     remedy = "Start one: headrace run."
+
+
+class NoAnswer(ControlError):
+    """The engine of this data directory does not answer."""
+
+    code = "control.no_answer"
+    exit_code = 4
+    remedy = (
+        "Its process may be suspended, or the machine too busy. Its logs/headrace.log has what it"
+        " did last. If it does not recover, kill the process and run headrace run again: nothing is"
+        " lost."
+    )
 
 
 class Outdated(ControlError):

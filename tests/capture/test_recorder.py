@@ -40,6 +40,7 @@ class World:
         self.now = 1000.0
         self.disk = SimulatedDisk()
         self.source = MemorySource(clock=self.clock)
+        self.source.set_supports_resume(True)
         self.source.set_schema(TABLE, {"id": "int64", "name": "text"}, key=["id"])
         self.source.chunk_rows = 2
         self.origin_term = 1

@@ -27,6 +27,7 @@ class Stepping:
     def __init__(self, tables: Sequence[str] = ("orders",), *, life: int = 1) -> None:
         self.disk = SimulatedDisk()
         self.source = MemorySource("shop")
+        self.source.set_supports_resume(True)
         for _ in range(1, life):
             self.source.reset()
         for table in tables:

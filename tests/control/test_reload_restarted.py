@@ -6,6 +6,7 @@ import pytest
 
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner
@@ -118,3 +119,43 @@ def test_a_reload_that_an_earlier_version_stored_goes_on_as_it_did_there(life: L
     life.world.connection.execute("insert into reloads values ('orders', 'orders', 7, 7)")
     other = life.run()
     assert (other.members[0].state, other.members[0].baseline) == ("reloading", 1)
+
+
+@pytest.mark.meets("R12")
+@pytest.mark.parametrize("steps", range(5))
+def test_a_table_in_memory_is_rebuilt_from_the_log_while_its_reload_is_awaited(
+    world: Stepping, steps: int
+) -> None:
+    def run() -> tuple[PipelineRun, IndexedMemory]:
+        target = memory()
+        return world.run(Pipeline(world.source, "orders", target)), target
+
+    world.source.add_row("orders", {"id": 1, "status": "new"})
+    first, _ = run()
+    world.settle(first)
+    world.put(2)
+    stepped(first)
+    number = first.members[0].baseline
+    first.ask_reload("orders", number)
+    first.step()
+    assert first.members[0].state == "reloading"
+    # It may be killed in the middle of that, too.
+    killed, _ = run()
+    for _ in range(steps):
+        killed.step()
+    again, target = run()
+    stepped(again)
+    assert again.state == "reloading"
+    assert again.members[0].load_reason == "a new copy was requested"
+    world.put(3)
+    stepped(again)
+    assert {row["id"] for row in target.all()} == {1, 2, 3}
+    assert again.members[0].baseline == number
+    world.take_baseline()
+    stepped(again)
+    assert (again.state, target.count()) == ("live", 3)
+    assert again.members[0].baseline > number
+    # And that was it: nothing is owed any more.
+    last, target = run()
+    stepped(last)
+    assert (last.state, target.count(), last.members[0].load_reason) == ("live", 3, "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from headrace.api.handlers import ControlService
 from headrace.capture import recorder
-from headrace.errors import InvalidConfiguration
+from headrace.engine.checks import checked_schemas
+from headrace.errors import HeadraceError, InvalidConfiguration
 from headrace.pipeline.steps import equals
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
@@ -145,3 +147,57 @@ def test_a_table_that_is_new_in_the_configuration_holds_what_its_pipeline_needs(
         market.source.set_away(False)
         assert engine.await_ready(PATIENCE)
         assert len(again.rows("orders")) == 11
+
+
+def test_sources_are_looked_at_together_and_one_that_is_away_not_again_for_every_table(
+    market: Market,
+) -> None:
+    """A server that does not answer at all costs seconds at each attempt."""
+    both = threading.Barrier(2)
+
+    class Slow(MemorySource):
+        def check(self, tables: Sequence[str]) -> Sequence[HeadraceError]:
+            both.wait(PATIENCE)
+            return super().check(tables)
+
+    away, there = Slow("away"), Slow("there")
+    names = [f"parcels{number}" for number in range(5)]
+    for source in (away, there):
+        for name in names:
+            source.set_schema(name, {"id": "int64"}, key=["id"])
+    away.set_away(True)
+    found: dict[str, HeadraceError] = {}
+    schemas = checked_schemas(
+        {"away": away, "there": there}, {"away": names, "there": names}, (), (), None, found,
+        logged=lambda source: {},
+    )  # fmt: skip
+    assert schemas.keys() == {f"there/{name}" for name in names}
+    assert list(found) == ["away"]
+    assert away.calls["describe"] == 0
+
+
+def test_a_source_that_is_away_says_so_while_it_is_tried_for_the_first_time(
+    market: Market,
+) -> None:
+    answers = threading.Event()
+
+    class Mute(MemorySource):
+        def check(self, tables: Sequence[str]) -> Sequence[HeadraceError]:
+            if self.calls["check"]:
+                answers.wait(PATIENCE)
+            return super().check(tables)
+
+    source = Mute("shop")
+    source.set_schema("orders", {"id": "int64"}, key=["id"])
+    source.set_away(True)
+    pipeline = type(market.pipeline(memory()))(source, "orders", memory(), name="orders")
+    with market.engine(pipeline) as engine:
+        assert await_seen(lambda: source.calls["check"] == 1)
+        info = engine.source_info("shop")
+        assert (info.state, info.reason) == ("connecting", "The source is away")
+        assert info.error_since is not None
+        source.set_away(False)
+        answers.set()
+        assert engine.await_ready(PATIENCE)
+        info = engine.source_info("shop")
+        assert (info.reason, info.error_since) == ("", None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.errors import WrongValue
+from headrace.errors import ControlError, WrongValue
+from headrace.observe import logs
 from headrace.runtime.threads import StopLimits
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.support.arrow_runner import ArrowRunner
-from tests.support.shop import PATIENCE, Market, await_seen
+from tests.support.shop import PATIENCE, Market, Shop, await_seen
 
 
 def stopped(engine: Engine) -> bool:
@@ -147,3 +150,76 @@ def test_the_process_exits_although_a_write_hangs(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=3 * PATIENCE, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+
+
+def test_a_pause_does_not_wait_for_a_write_that_hangs_and_says_so(market: Market) -> None:
+    target, orders = ScriptedTarget(), memory()
+    pipelines = market.pipeline(target, name="lame"), market.pipeline(orders, name="sound")
+    engine = brief(market, *pipelines)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        target.hold()
+        market.put("orders", 11)
+        assert target.holding.wait(PATIENCE)
+        with pytest.raises(ControlError, match="batch of lame does not end"):
+            engine.pause()
+        assert {each.state for each in engine.pipelines()} == {"paused"}
+        target.release()
+        assert await_seen(lambda: not target.holding.is_set())
+        engine.pause()
+        market.put("orders", 12)
+        assert market.recorded(engine)
+        assert (12,) not in target.rows("orders")
+        engine.resume()
+        assert await_seen(lambda: (12,) in target.rows("orders"))
+
+
+class HangingDisk:
+    """What `os` offers, on a disk of which writes hang until they are `free`."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.hangs = threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        self.hangs.set()
+        self.free.wait()
+        return os.write(descriptor, data)
+
+
+def test_a_log_file_whose_disk_hangs_does_not_keep_an_engine_from_stopping(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LINE_SECONDS", 0.02)
+    engine, disk = brief(market, market.pipeline(memory())), HangingDisk()
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    monkeypatch.setattr(logs, "os", disk)
+    threading.Thread(target=logs.logger("test").error, args=("lost",), daemon=True).start()
+    assert disk.hangs.wait(PATIENCE)
+    assert stopped(engine)
+    logs.close_all()
+    disk.free.set()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_recorder_that_is_suspended_is_killed_in_time(tmp_path: Path) -> None:
+    shop, steps = Shop(tmp_path), list[str]()
+    engine = Engine(
+        shop.pipeline(memory()), data=shop.data, runner=ArrowRunner(), recorder="process",
+        shutdown_timeout=2.0, on_step=steps.append,
+    )  # fmt: skip
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    pid = engine.source_info("shop").recorder_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert stopped(engine)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert "left behind" not in steps[-1]
+    shop.close()

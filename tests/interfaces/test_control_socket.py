@@ -220,6 +220,13 @@ def test_it_speaks_connects_json(control: Control) -> None:
             400,
             "invalid_argument",
         ),
+        (
+            "Query",
+            b'{"pipeline": "orders", "key": [1e999]}',
+            "application/json",
+            400,
+            "invalid_argument",
+        ),
         ("Explain", b'{"pipeline": "orders"}', "application/json", 400, "failed_precondition"),
     ],
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +13,18 @@ from typing import Any
 
 import pytest
 
+from headrace.api import client
 from headrace.api.handlers import ControlService
+from headrace.cli.main import exit_code
 from headrace.cli.run import all_counted, rows_text
 from headrace.engine.engine import Engine
+from headrace.runtime.lease import Lease
 from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
 from headrace.storage.disk import RealDisk
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
-from tests.support.shop import PATIENCE, Market, await_seen
+from tests.interfaces.at_work import CONFIGURATION
+from tests.support.shop import PATIENCE, Market, Shop, await_seen
 
 
 @pytest.fixture
@@ -204,3 +212,58 @@ def test_an_engine_that_becomes_ready_meanwhile_is_not_ready_with_what_was_there
         assert engine.is_ready() is False
         assert not status_of(engine)["ready"]
         assert engine.is_ready()
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Path]:
+    """The data directory of an engine whose process is suspended: the kernel still connects."""
+    data = tmp_path / "data"
+    (data / "run").mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/engine.sock")
+        listening.listen()
+        announced = {"format": 1, "pid": os.getpid(), "socket": f"{folder}/engine.sock"}
+        (data / "run" / "engine.json").write_text(json.dumps(announced))
+        yield data
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["status", "--wait", "10ms"], ["top", "--once"], ["watch", "orders"]]
+)
+def test_an_engine_that_is_suspended_is_named_and_not_waited_for(
+    frozen: Path,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert client.STATUS_SECONDS <= 5
+    monkeypatch.setattr(client, "STATUS_SECONDS", 0.05)
+    assert exit_code([*command, "--data", str(frozen)]) == 4
+    told = capsys.readouterr().err
+    assert f"process {os.getpid()}, did not answer" in told
+    assert "control.no_answer" in told
+
+
+def test_doctor_does_not_take_an_engine_that_hangs_for_none(
+    frozen: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(frozen.parent)
+    monkeypatch.setattr(client, "STATUS_SECONDS", 0.05)
+    shop = Shop(frozen.parent)
+    (frozen.parent / "headrace.conf").write_text(CONFIGURATION)
+
+    def checked() -> dict[str, str]:
+        exit_code(["doctor", "--json"])
+        found = json.loads(capsys.readouterr().out)["results"]
+        [engine] = [each for each in found if each["part"] == "engine"]
+        return dict(engine)
+
+    engine = checked()
+    assert (engine["kind"], engine["code"]) == ("wrong", "control.no_answer")
+    # The same without a socket: its process has the lock.
+    (frozen / "run" / "engine.json").unlink()
+    lock = Lease(frozen, lambda: 0.0)
+    engine = checked()
+    lock.release()
+    shop.close()
+    assert (engine["kind"], f"Process {os.getpid()}" in engine["says"]) == ("note", True)

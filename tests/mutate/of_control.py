@@ -6,6 +6,7 @@ from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
 INTENTS = "tests/control/test_intents.py"
 SILENCE = "tests/postgres/test_silence.py"
+CHANGES = "tests/postgres/test_silent_changes.py"
 IN_TURN = "tests/control/test_columns_in_turn.py"
 
 OF_CONTROL = (
@@ -60,6 +61,41 @@ OF_CONTROL = (
         "        while self._samples and self._samples[0][0] <= read:\n",
         "        while self._samples:\n",
         test=f"{SILENCE}::test_a_row_that_did_not_arrive_on_a_silent_connection_is_not_green",
+    ),
+    Mutation(
+        "lag from the stream alone",
+        "capture/postgres/server/wal_usage.py",
+        "        before, self.end, since = self.end, int(found[0]), now\n",
+        "        before, self.end, since = self.end, 0, now\n",
+        test=f"{SILENCE}::test_a_row_that_did_not_arrive_on_a_silent_connection_is_not_green",
+    ),
+    Mutation(
+        "a table's identity by its name",
+        "capture/postgres/server/ddl_watch.py",
+        "        if self.oid != now.oid:\n            return REPLACED\n",
+        "",
+        # Most such tables are also told apart by their columns, files and publication.
+        test=(
+            "tests/postgres/test_identity_of_tables.py"
+            "::test_tables_that_nothing_but_their_oids_tells_apart_are_not_taken_for_each_other"
+        ),
+    ),
+    Mutation(
+        "a publication read once",
+        "capture/postgres/server/ddl_watch.py",
+        "        if self._published_otherwise(now, ours):\n            return PUBLISHED\n",
+        "",
+        test=(
+            f"{CHANGES}"
+            "::test_a_publication_that_was_altered_for_a_moment_has_its_tables_copied_again"
+        ),
+    ),
+    Mutation(
+        "versions of types ignored",
+        "capture/postgres/server/ddl_watch.py",
+        "            if type in items and items[type].text(text.upto) != text:\n",
+        "            if False:\n",
+        test=f"{CHANGES}::test_a_type_that_prints_old_values_differently_has_its_table_copied_again",
     ),
     Mutation(
         "an error of reading ends the listening thread",

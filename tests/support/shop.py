@@ -106,6 +106,7 @@ class Market:
     ) -> None:
         self.data = folder / "data"
         self.source = MemorySource("shop")
+        self.source.set_supports_resume(True)
         for table in tables:
             self.source.set_schema(
                 table, {"id": "int64", "status": "text", "version": "int64"}, key=["id"]

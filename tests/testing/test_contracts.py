@@ -31,6 +31,7 @@ from tests.support.watched_target import WatchedTarget
 class MemoryHarness:
     def __init__(self) -> None:
         self.source = MemorySource()
+        self.source.set_supports_resume(True)
         self.source.chunk_rows = 7
         self.source.set_schema(TABLE, {"id": "int64", "name": "text"}, key=["id"])
 
@@ -183,3 +184,15 @@ class TestWatchedTarget(TargetContract):
         target.write(batch([], 2, first=2, others=[(Op.INSERT, 2, 1, "b")]))
         assert target.wait(2, timeout=0)
         assert not target.wait(3, timeout=0)
+
+
+def test_a_source_in_memory_resumes_only_if_it_is_told_to() -> None:
+    source = MemorySource()
+    source.set_schema("orders", {"id": "int64"}, ["id"])
+    first = str(source.open(None))
+    source.close()
+    source.emit_insert("orders", {"id": 1})
+    assert str(source.open(first)) != first
+    source.close()
+    source.set_supports_resume(True)
+    assert str(source.open(first)) == first

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api import connect, server
-from headrace.errors import ControlError, NoEngine
+from headrace.errors import ControlError, NoAnswer, NoEngine
 
 ANSWER_SECONDS = 60.0
 """How long to wait for an answer. An engine that is silent for longer is stuck."""
+
+STATUS_SECONDS = 5.0
+"""The same for a status, which waits for nothing: more than a busy machine takes."""
 
 
 class Control:
@@ -49,6 +52,10 @@ class Control:
             raise self._gone() from None
         finally:
             connection.close()
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields of the verb `Status`; `NoAnswer` if the engine itself hangs."""
+        return self.call("Status", answer_seconds=STATUS_SECONDS)
 
     def stream(self, verb: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """
@@ -103,11 +110,11 @@ class Control:
             data=str(self._data),
         )
 
-    def _silent(self, seconds: float) -> NoEngine:
-        return NoEngine(
-            f"The engine did not answer within {seconds:g} seconds",
-            remedy="See logs/headrace.log in its data directory for what it is doing.",
-            data=str(self._data),
+    def _silent(self, seconds: float) -> NoAnswer:
+        found = server.announced(self._data)
+        process = "" if found is None else f", process {found.pid},"
+        return NoAnswer(
+            f"The engine{process} did not answer within {seconds:g} seconds", data=str(self._data)
         )
 
 

@@ -99,6 +99,8 @@ def asked(data: bytes) -> dict[str, Any]:
         message(fields)
     except UnicodeEncodeError:
         raise BadRequest("The message contains half of a surrogate pair") from None
+    except ValueError:
+        raise BadRequest("The message contains a number that is too large") from None
     return fields
 
 

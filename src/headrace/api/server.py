@@ -109,6 +109,7 @@ def not_reached(data: Path) -> NoEngine:
             remedy="It may be starting or stopping, or it is a Python program with its own engine."
             " Try again in a moment, or see logs/headrace.log there.",
             data=str(data),
+            pid=holder,
         )
     if not data.exists():
         return NoEngine(

@@ -239,9 +239,12 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
 
     part = "engine"
     try:
-        report = Control.connect(folder).call("Status")
-    except NoEngine:
-        yield CheckResult(part, "well", "not running on this data directory")
+        report = Control.connect(folder).status()
+    except NoEngine as error:
+        if "pid" in error.facts:
+            yield CheckResult(part, "note", error.message, error.remedy, error.code)
+        else:
+            yield CheckResult(part, "well", "not running on this data directory")
         return
     except HeadraceError as error:
         yield from _wrong(part, error)
@@ -318,7 +321,7 @@ def _status(folder: Path) -> object:
     from headrace.api.client import Control
 
     try:
-        return Control.connect(folder).call("Status")
+        return Control.connect(folder).status()
     except HeadraceError as error:
         return {"error": error.code}
 

@@ -265,7 +265,7 @@ def watch(
     def subscribed(*, rows: bool = False) -> Iterator[dict[str, Any]]:
         control = reach(config, sets, data)
         if not rows:
-            _must_run(control.call("Status"), pipeline)
+            _must_run(control.status(), pipeline)
         messages = control.stream("Watch", pipeline=pipeline, table=table, rows=rows)
         caution(pipeline, next(messages))
         return messages

@@ -35,7 +35,7 @@ from headrace.cli.common import (
     reach,
     same_engine,
 )
-from headrace.errors import NoEngine
+from headrace.errors import NoAnswer, NoEngine
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -243,7 +243,7 @@ def status(
     """
 
     def asked() -> dict[str, Any]:
-        return reach(config, sets, data).call("Status")
+        return reach(config, sets, data).status()
 
     report = asked() if wait is None else _awaited(asked, wait)
     if as_json:
@@ -260,7 +260,7 @@ def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, A
         try:
             if (report := asked())["ready"] or time.monotonic() >= until:
                 return report
-        except NoEngine:
+        except (NoAnswer, NoEngine):
             if time.monotonic() >= until:
                 raise
         time.sleep(_LOOK_SECONDS)
@@ -445,7 +445,7 @@ def top(
     options = same_engine(config, sets, data)
     if once:
         with _lines(options, as_json) as show_status:
-            show_status(control.call("Status"))
+            show_status(control.status())
         return errors.DONE
     from headrace.cli.signals import EndOnRequest
 
@@ -455,7 +455,7 @@ def top(
         _picture(options) if live else _lines(options, as_json) as show_status,
     ):
         while not ending.asked:
-            show_status(control.call("Status"))
+            show_status(control.status())
             ending.wait(_TOP_LOOK_SECONDS)
             ending.pressed("")
     return errors.DONE

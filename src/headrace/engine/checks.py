@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -59,6 +60,8 @@ def collected_errors() -> Iterator[ErrorCollector]:
 
 # --- sources, tables and plans --------------------------------------------------------------------
 
+_SOURCES_AT_ONCE = 16
+
 
 def checked_schemas(
     sources: Mapping[str, Recordable],
@@ -82,8 +85,15 @@ def checked_schemas(
     schemas: dict[str, TableSchema] = {}
     with collected_errors() as errors:
         errors.found += misnamed
-        for name, source in sources.items():
-            found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()), logged)
+
+        def look(name: str) -> tuple[dict[str, TableSchema], list[HeadraceError]]:
+            return looked_at(sources[name], tables[name], (selections or {}).get(name, ()), logged)
+
+        # At the same time: a server that does not answer does not hold up the other sources more
+        # than once.
+        with futures.ThreadPoolExecutor(_SOURCES_AT_ONCE) as pool:
+            looks = list(zip(sources, pool.map(look, sources), strict=True))
+        for name, (found, wrong) in looks:
             if away is not None and wrong and all(isinstance(e, SourceUnreachable) for e in wrong):
                 away[name] = wrong[0]
                 continue
@@ -106,6 +116,8 @@ def looked_at(
     from headrace.capture.table_selection import blamed, describe
 
     matched, unlisted = _matching(source, named, selections)
+    if any(isinstance(error, SourceUnreachable) for error in unlisted):
+        return {}, unlisted
     wanted = [*named, *matched]
     found = source.check(wanted)
     # A table that only matches a pattern is left out if it cannot be captured.
@@ -113,6 +125,8 @@ def looked_at(
     recorded = logged(source.name) if problems else {}
     refused, problems = blamed(found, [*matched, *(each for each in named if each in recorded)])
     errors = [*(problems or unlisted)]
+    if errors and all(isinstance(error, SourceUnreachable) for error in errors):
+        return {}, errors  # not once more for every table: each attempt may take seconds
     schemas = {table: recorded[table] for table in refused if table in recorded}
     wanted = [table for table in wanted if table not in refused]
     # One bad table must not hide errors in the pipelines of another.

@@ -13,6 +13,8 @@ Everything that was started is stopped in reverse order.
 `Engine` starts and stops, and has the public methods; its state is an `EngineState`, which is
 passed to `status`, `reconfigure` and `replay`. `record` runs without a pipeline: it only writes the
 change log.
+
+Long because every public method of an engine is here, with its documentation.
 """
 
 from __future__ import annotations
@@ -42,7 +44,14 @@ from headrace.engine.checks import checked_schemas, named
 from headrace.engine.reconfigure import change_pipelines
 from headrace.engine.replay import OnProgress, Replayed, replay_pipeline
 from headrace.engine.state import DataDirectory, EngineOptions, EngineState
-from headrace.errors import BadTransform, NotRunning, SourceRefused, UnknownTable, WrongValue
+from headrace.errors import (
+    BadTransform,
+    ControlError,
+    NotRunning,
+    SourceRefused,
+    UnknownTable,
+    WrongValue,
+)
 from headrace.extras import require
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
@@ -68,6 +77,9 @@ if TYPE_CHECKING:
 
 _OPEN_SECONDS = 30.0
 """How long a start waits for targets that are being opened; they may take longer."""
+
+_LOG_SECONDS = 0.1
+"""How long a stop waits at least for a line in the log file."""
 
 _log = logger(__name__)
 
@@ -217,9 +229,11 @@ class Engine:
     def _record(self, source: Recordable) -> None:
         state = self._state
         recording = state.recordings[source.name] = source_run(state, source)
+        if (away := state.tables.away.get(source.name)) is not None:
+            recording.expect_away(away)
         recording.start(recorder_of(state, recording))
         # A recorder that does not flush in time is killed, which loses nothing.
-        state.undo.append(partial(recording.stop, state.options.shutdown_timeout / 2))
+        state.undo.append(partial(state.stop_recorder, recording))
         self._step(f"recording {source.name}")
 
     def _start_pipelines(self) -> None:
@@ -283,6 +297,7 @@ class Engine:
     def _end(self, limits: StopLimits) -> None:
         """Stop what was started, in reverse order; then raise the first error."""
         undo, first = self._state.undo, None
+        self._state.stop_limits = limits
         try:
             while undo:
                 call = undo.pop()
@@ -300,7 +315,9 @@ class Engine:
             raise first
 
     def _abandon(self, part: str) -> None:
-        _log.error("stop did not wait any longer", left=part)
+        # Not on this thread: what hangs may be the disk of the log file.
+        seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
+        call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
         self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
     # -- control --------------------------------------------------------------------------
@@ -310,15 +327,23 @@ class Engine:
         Pause pipelines: one, all of a source, or all. A running job is cancelled.
 
         Capture continues and nothing is lost. A paused pipeline stays paused after a restart,
-        until `resume`.
+        until `resume`. Raises `ControlError` if a pipeline is paused and its batch does not end
+        in time, because a call of its target hangs: it may still have effects.
         """
         state = self._state
         drivers, runs = state.running_drivers(), state.runs_of(pipeline, source)
         for run in runs:
             run.pause()
-        for run in runs:
-            drivers.rest(run)
+        busy = drivers.rest(runs)
         state.notify()
+        if busy:
+            names = ", ".join(run.name for run in busy)
+            raise ControlError(
+                f"Paused, but the current batch of {names} does not end",
+                remedy="A call of its target hangs, or Spark does. Nothing follows that batch"
+                " before the pipeline is resumed.",
+                pipelines=names,
+            )
 
     def resume(self, pipeline: str | None = None, *, source: str | None = None) -> None:
         """
@@ -521,7 +546,10 @@ def _part(call: Callable[[], None]) -> str:
     of = getattr(getattr(call, "func", call), "__self__", None)
     if isinstance(of, PipelineRun):
         return f"the target of pipeline {of.name}"
-    return f"source {of.name}" if isinstance(of, SourceRun) else type(of).__name__
+    for each in getattr(call, "args", ()):
+        if isinstance(each, SourceRun):
+            return f"source {each.name}"
+    return type(of).__name__
 
 
 def _was_tried(run: PipelineRun) -> bool:

@@ -141,7 +141,7 @@ class _Change:
     def _record(self, recording: SourceRun) -> None:
         """Start the recorder of a new source, now that its tables are known."""
         state = self._state
-        state.undo.insert(self._undo_index, partial(recording.stop, _GONE_SECONDS))
+        state.undo.insert(self._undo_index, partial(state.stop_recorder, recording))
         self._share(recording)
         recording.start(recorder_of(state, recording))
 

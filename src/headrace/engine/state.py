@@ -25,7 +25,7 @@ from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import FROZEN_SECONDS, SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
-from headrace.runtime.threads import Drivers
+from headrace.runtime.threads import Drivers, StopLimits
 from headrace.storage.files import Files
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
     from headrace.capture.source import Recordable
     from headrace.pipeline.runner import SparkRunner
+
+
+_OF_LIMIT = 0.75
+"""Of the time that stopping a recorder may take: the rest is for its end after it was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,9 @@ class EngineState:
         self.undo: list[Callable[[], None]] = []
         """Calls that stop what was started; called in reverse order."""
 
+        self.stop_limits = StopLimits(options.shutdown_timeout)
+        """How long the parts may take to stop; begun again when a stop begins."""
+
         self.readiness = Readiness(self)
 
     @property
@@ -163,6 +170,10 @@ class EngineState:
             if source in (None, run.source):
                 run.nudge()
                 self.wake(run)
+
+    def stop_recorder(self, recording: SourceRun) -> None:
+        """Stop a recorder, as the last part of a stop; one that hangs is killed in time."""
+        recording.stop(_OF_LIMIT * self.stop_limits.next)
 
     # -- parts, by name -------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ _SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|credential|api_?key",
 _ADDRESS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 _MASK = "***"
 
+_LINE_SECONDS = 1.0
+"""How long a line waits for the one before it; then it is lost, because the disk hangs."""
+
 _lock = threading.Lock()
 _open: list[_File] = []
 """The last one opened gets the lines; when it is closed, the one before it again."""
@@ -107,10 +110,13 @@ def log_into(folder: Path) -> Callable[[], None]:
 
 
 def close_all() -> None:
-    """Close every file, at the end of a command."""
-    with _lock:
-        while _open:
-            os.close(_open.pop().descriptor)
+    """Close every file, at the end of a command; not one whose disk hangs."""
+    if _lock.acquire(timeout=_LINE_SECONDS):
+        try:
+            while _open:
+                os.close(_open.pop().descriptor)
+        finally:
+            _lock.release()
 
 
 def where() -> Path | None:
@@ -193,15 +199,17 @@ class _Lines:
 
     def msg(self, line: str) -> None:
         data = line.encode("utf-8", "backslashreplace") + b"\n"
-        with _lock:
-            if not _open:
-                return
-            try:
+        if not _lock.acquire(timeout=_LINE_SECONDS):
+            return  # the disk hangs
+        try:
+            if _open:
                 os.write(_open[-1].descriptor, data)
-            except OSError:
-                # A full disk is reported by the code that writes data there; a log line that
-                # cannot be written must not stop the work that it describes.
-                return
+        except OSError:
+            # A full disk is reported by the code that writes data there; a log line that
+            # cannot be written must not stop the work that it describes.
+            return
+        finally:
+            _lock.release()
 
     debug = info = warning = error = critical = failure = msg
 

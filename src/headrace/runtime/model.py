@@ -206,6 +206,12 @@ class Member:
     newer_than: int = 0
     """The baseline must have a higher number, because a new one was requested."""
 
+    reload_owed: int = 0
+    """
+    For a table that is rebuilt from the log first: a reload was requested before the restart, and
+    needs a baseline with a higher number. 0: none.
+    """
+
     load: Load | None = None
     loads_from: Position | None = None
     """F of the baseline that is being loaded, until the switch."""

@@ -51,7 +51,7 @@ from headrace.runtime.model import (
 from headrace.runtime.new_tables import NewTables
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.schema_changes import SchemaChanges
-from headrace.runtime.target_load import Loads
+from headrace.runtime.target_load import Loads, is_newer
 from headrace.runtime.wal_pressure import PipelineRelease
 from headrace.targets.target import FindsItself, Target
 
@@ -60,6 +60,8 @@ MOST_ROWS = 400_000
 
 STORE_EVERY = 10.0
 """Seconds between stored progress of a volatile target, which is rebuilt anyway (R34)."""
+
+_REQUESTED = "a new copy was requested"
 
 IDLE = math.inf
 """Nothing to do until the thread is woken."""
@@ -319,10 +321,24 @@ class PipelineRun:
         if state == TableState.RELOADING:
             # Its rows are of another baseline: their dead letters still hold changes.
             baseline = self.context.store.reloaded(self.name, member.table, baseline) or baseline
+            member.load_reason = self._reload_reason(member)
         # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
             member.baseline = baseline
+        if not self._durable and state != TableState.WAITING:
+            self._resume_from_log(member)
+
+    def _resume_from_log(self, member: Member) -> None:
+        """Rebuild a volatile table that awaits a reload from the log first, as it was before."""
+        usable = self.context.log.usable_baseline(member.table)
+        owed = self.context.store.reload_owed(self.name, member.table)
+        if usable is not None and not is_newer(usable, owed):
+            member.newer_than, member.reload_owed = 0, owed
+
+    def _reload_reason(self, member: Member) -> str:
+        required = self.context.log.rebaseline_required(member.table)
+        return _REQUESTED if required is None else rebaseline_phrase(required.reason)
 
     def _find(self, member: Member) -> None:
         """Load a table again that the target does not have any more as it was written."""
@@ -468,6 +484,7 @@ class PipelineRun:
         self.delivery.reopen_dead_letters()
         self._update_tables()
         self._check_gaps()
+        self._reload_owed()
         self._schema_changes.follow(self.members)
         if self._loads.load_one():
             return True
@@ -491,7 +508,7 @@ class PipelineRun:
             table, newer_than = self._reloads[0]
             for member in self.members:
                 if member.table == table:
-                    member.load_reason = "a new copy was requested"
+                    member.load_reason = _REQUESTED
                     self._rebaseline(member, newer_than)
             self._reloads.popleft()
         if self.release.reset_pending:
@@ -559,7 +576,7 @@ class PipelineRun:
         )
         for each, state, newer in moves:
             self._loads.drop(each)
-            each.state, each.newer_than = state, newer
+            each.state, each.newer_than, each.reload_owed = state, newer, 0
         self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
@@ -578,6 +595,13 @@ class PipelineRun:
                     self._find(member)
                     self._have((*self.members, member))
             self.new_tables.taken()
+
+    def _reload_owed(self) -> None:
+        """Request again what was requested before a restart, once the table is as it was then."""
+        for member in self.members:
+            if member.reload_owed and member.following:
+                member.load_reason = _REQUESTED
+                self._rebaseline(member, member.reload_owed)
 
     def _check_gaps(self) -> None:
         """Reset tables that cannot continue: changes are missing, or history was replaced (R1)."""

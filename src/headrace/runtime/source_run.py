@@ -361,6 +361,11 @@ class SourceRun:
         known = self.ready and self.confirmed is not None and table not in self.lost
         return known and self.log.usable_baseline(table) is not None
 
+    def expect_away(self, error: HeadraceError) -> None:
+        """Take note that it could not be reached before: the first attempt may take long."""
+        self._reason = with_facts(error.message, error.facts, self.name)
+        self._lost_at = self._wall()
+
     def start(self, start: Callable[[], RunningRecorder]) -> None:
         """Start recording; `start` is kept to replace the recorder later."""
         with self._starting:
@@ -657,7 +662,9 @@ class SourceRun:
                 "source changed state", source=self.name, state=report.state, reason=report.reason
             )
         with self._lock:
-            self._state, self._reason = report.state, report.reason
+            self._state = report.state
+            if report.state != "connecting":  # a first attempt: why it was lost before still holds
+                self._reason = report.reason
             if report.state in ("reconnecting", "failed"):
                 self._lost_at = self._lost_at or self._wall()
             elif report.state in ("streaming", "watching"):

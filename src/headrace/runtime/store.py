@@ -390,6 +390,19 @@ class ProgressStore:
             ).fetchone()
         return row[0] if row else 0
 
+    def reload_owed(self, pipeline: str, table: str) -> int:
+        """
+        Return the number that the baseline of the last reload had to exceed; 0 if there was none.
+
+        It stays after the reload, when the table's baseline exceeds it.
+        """
+        with self._guarded():
+            row = self._connection.execute(
+                'select newer_than from reloads where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return row[0] if row else 0
+
     def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
         """Store a state before it takes effect (R12)."""
         self.set_states(pipeline, {table: (state, baseline)})

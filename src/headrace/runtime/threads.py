@@ -221,12 +221,25 @@ class Drivers:
         name = f"headrace {run.name}"
         return threading.Thread(target=self._drive, args=(run,), name=name, daemon=True)
 
-    def rest(self, run: PipelineRun) -> None:
-        """Return when the pipeline is between two steps; a running job is cancelled (S8)."""
+    def rest(self, runs: Sequence[PipelineRun]) -> list[PipelineRun]:
+        """
+        Wait until the pipelines are between two steps; running jobs are cancelled (S8).
+
+        Return those whose step did not end in time: a call of a target may hang.
+        """
+        until = time.monotonic() + self._patience
+        left = list(runs)
+        while (left := [run for run in left if not self._rests(run)]) and time.monotonic() < until:
+            for run in left:
+                # Not on this thread: a frozen JVM does not answer.
+                call_within(_AGAIN_SECONDS, run.prepared.cancel)
+        return left
+
+    def _rests(self, run: PipelineRun) -> bool:
         lock = self._stepping[run.name]
-        while not lock.acquire(timeout=_AGAIN_SECONDS):
-            run.prepared.cancel()
-        lock.release()
+        if found := lock.acquire(timeout=_AGAIN_SECONDS):
+            lock.release()
+        return found
 
     def stop(self) -> None:
         """End every thread; a long job is cancelled, and its batch computed again next time."""

@@ -73,7 +73,7 @@ class MemorySource:
     def __init__(self, name: str = "test", *, clock: Callable[[], float] = time.time) -> None:
         self.name = name
         self.spec = SourceSpec("test", name, {})
-        self.traits = SourceTraits(lineage="test", lists=True)
+        self.traits = SourceTraits(lineage="test", resumes=False, lists=True)
         self.chunk_rows = 100
         """How many rows a baseline reads at a time."""
         self.calls: Counter[str] = Counter()
@@ -234,7 +234,7 @@ class MemorySource:
         self._sleep = sleep
 
     def set_supports_resume(self, resumes: bool) -> None:
-        """Set whether reading can continue after a restart."""
+        """Set whether reading can continue after a restart; if not, every start is a gap."""
         self.traits = replace(self.traits, resumes=resumes)
 
     def set_inserts_replace(self, replaces: bool) -> None:

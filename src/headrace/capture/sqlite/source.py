@@ -29,7 +29,15 @@ import pyarrow as pa
 
 from headrace.capture.baselines import checked_rate
 from headrace.capture.registry import Finding, SourceObject, TableSample
-from headrace.capture.source import Lag, Problem, Room, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.source import (
+    LEAST_LIMIT,
+    Lag,
+    Problem,
+    Room,
+    SourcePosition,
+    SourceSpec,
+    SourceTraits,
+)
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
 from headrace.capture.sqlite.capture_log import (
@@ -287,17 +295,23 @@ class CaptureMeter:
     def measure(self, read: int, acknowledged: int) -> Room | None:
         """
         Measure, if it is time to; None if it is not.
+        capture: str,
 
         `read` and `acknowledged` are the last rows that this reader has read and no longer needs.
         """
         if self._clock() < self._due:
             return None
         self._due = self._clock() + MEASURE_SECONDS
-        found = self._database.execute(f"select min(seq), max(seq) from {LOG}").fetchone()
-        first, last = (int(end or 0) for end in found)
+        self._capture = capture
+        # Two queries: with both in one query, SQLite reads the whole table.
+        (first,) = self._database.execute(f"select min(seq) from {LOG}").fetchone()
+        (last,) = self._database.execute(f"select max(seq) from {LOG}").fetchone()
+        first, last = int(first or 0), int(last or 0)
         if self._ends != (first, last):
-            self._ends, self._row_bytes = (first, last), self._sampled()
-        cursors = {row.name: row.cursor for row in reader_rows(self._database)}
+            self._ends, self._row_bytes = (first, last), self._sampled(last)
+        # Cursors of another capture refer to other numbers, and hold nothing.
+        rows = reader_rows(self._database)
+        cursors = {row.name: row.cursor for row in rows if row.capture == self._capture}
         acknowledged = max(acknowledged, cursors.pop(self._reader, 0))
         lowest = min(cursors, key=lambda name: cursors[name], default="")
         used = self._bytes(first - 1, last)
@@ -313,15 +327,16 @@ class CaptureMeter:
         if self._budget is None:
             return None
         free = free_bytes(self._path)
-        return self._budget if free is None else min(self._budget, used + free)
+        return self._budget if free is None else min(self._budget, max(used + free, LEAST_LIMIT))
 
     def _bytes(self, after: int, upto: int) -> int:
         return int(max(0, upto - after) * self._row_bytes)
 
-    def _sampled(self) -> float:
+    def _sampled(self, last: int) -> float:
         """Return the average size of the newest rows."""
-        query = f"select * from {LOG} order by seq desc limit {SAMPLED_ROWS}"
-        rows, _ = fetch(self._database, query, (), ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf))
+        limits = ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf)
+        query = f"select * from {LOG} where seq > ? order by seq desc"
+        rows, _ = fetch(self._database, query, (last - SAMPLED_ROWS,), limits)
         return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
 
 
@@ -534,7 +549,9 @@ class SQLiteSource:
             CommitWatch(self.path, lambda: pragma(database, "data_version")),
             triggers.CursorPruner(database, self._reader, at.capture),
             verify,
-            CaptureMeter(database, self.path, self._reader, self._budget, time.monotonic),
+            CaptureMeter(
+                database, self.path, self._reader, at.capture, self._budget, time.monotonic
+            ),
         )
 
     def read(self, most: int, wait: float) -> Changes | None:
@@ -597,8 +614,10 @@ class SQLiteSource:
                 room = now.meter.measure(at, now.pruning.allowed)
         except SourceUnreachable:
             return Lag()
-        seconds = 0.0 if row is None else max(0, int(row[0])) / 1000
-        return Lag(max(0, int(end or 0) - at), seconds, age=seconds, room=room)
+        seconds = 0.0 if row is None else int(row[0]) / 1000
+        # A change from the future: the clock was set back, and nothing is known of its age.
+        age = None if seconds < 0 else seconds
+        return Lag(max(0, int(end or 0) - at), age, age=age, room=room)
 
     def close(self) -> None:
         """Close the database."""

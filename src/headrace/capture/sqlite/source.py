@@ -167,7 +167,10 @@ def remove_objects(source: SQLiteSource, reader: str, claim: str) -> list[Source
     """Remove our reader, the triggers that no other reader needs, and with the last one the log."""
     with opened(source.path) as database, writing(database):
         removed = [each for each in _objects(database, reader) if not each.kept]
-        if not (others := _other_readers(database, reader)):
+        others = _other_readers(database, reader)
+        if others is None:
+            return []
+        if not others:
             triggers.take_out(database)
             return removed
         database.execute(f"delete from {OURS.readers} where name = ?", (reader,))
@@ -183,19 +186,23 @@ def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject
     for name, on in database.execute(_TRIGGERS):
         if (number := OURS.plan_of(name)) is not None:
             table = every[number].table if number in every else on
-            needed = [each for each in others if table in _read_by(each)]
-            yield SourceObject("trigger", name, f"on {on}", _needed_by(needed))
+            needed = others and [each for each in others if table in _read_by(each)]
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(database, needed))
         elif name == OURS.seal:
-            yield SourceObject("trigger", name, f"on {on}", _needed_by(others))
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(database, others))
     for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
         if triggers.has_table(database, table):
-            yield SourceObject("table", table, kept=_needed_by(others))
+            yield SourceObject("table", table, kept=_needed_by(database, others))
 
 
-def _other_readers(database: sqlite3.Connection, reader: str) -> list[ReaderRow]:
-    """Return the other readers; none if the capture is damaged, or of an unknown format."""
-    if not triggers.has_known_format(database) or not triggers.complete(database):
-        return []
+def _other_readers(database: sqlite3.Connection, reader: str) -> list[ReaderRow] | None:
+    """Return the other readers; None if the capture's format is unknown, or it is damaged."""
+    # The log may be missing: a reset removes it, and keeps the rest.
+    kept = (OURS.companion("meta"), OURS.companion("tables"), OURS.companion("readers"))
+    if not all(triggers.has_table(database, each) for each in kept):
+        return None
+    if not triggers.has_known_format(database):
+        return None
     return [row for row in reader_rows(database) if row.name != reader]
 
 
@@ -203,7 +210,15 @@ def _read_by(reader: ReaderRow) -> set[str]:
     return {table for table, reads in reader.tables.items() if reads is not False}
 
 
-def _needed_by(readers: Sequence[ReaderRow]) -> str:
+def _needed_by(database: sqlite3.Connection, readers: Sequence[ReaderRow] | None) -> str:
+    if readers is None:
+        (path,) = database.execute(
+            "select file from pragma_database_list where name = 'main'"
+        ).fetchone()
+        return (
+            "Who reads it is not known: the capture is damaged, or of another version. To remove it"
+            f" for every reader, run: headrace sqlite teardown --db {shlex.quote(path)}"
+        )
     if not readers:
         return ""
     name = readers[0].name
@@ -280,12 +295,14 @@ class CaptureMeter:
         database: sqlite3.Connection,
         path: str,
         reader: str,
+        capture: str,
         budget: int | None,
         clock: Callable[[], float],
     ) -> None:
         self._database = database
         self._path = path
         self._reader = reader
+        self._capture = capture
         self._budget = budget
         self._clock = clock
         self._due = clock()
@@ -295,14 +312,12 @@ class CaptureMeter:
     def measure(self, read: int, acknowledged: int) -> Room | None:
         """
         Measure, if it is time to; None if it is not.
-        capture: str,
 
         `read` and `acknowledged` are the last rows that this reader has read and no longer needs.
         """
         if self._clock() < self._due:
             return None
         self._due = self._clock() + MEASURE_SECONDS
-        self._capture = capture
         # Two queries: with both in one query, SQLite reads the whole table.
         (first,) = self._database.execute(f"select min(seq) from {LOG}").fetchone()
         (last,) = self._database.execute(f"select max(seq) from {LOG}").fetchone()

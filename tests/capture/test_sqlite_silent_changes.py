@@ -6,7 +6,9 @@ The list of all of it is docs/internals/silent-changes.md, which names these tes
 
 from __future__ import annotations
 
+import ctypes
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -167,6 +169,18 @@ REPLACE = [
         pytest.param(
             "t",
             PLAIN + ROWS,
+            [
+                "begin",
+                "alter table t rename to s",
+                "update s set v = 'x'",
+                "alter table s rename to t",
+                "commit",
+            ],
+            id="renamed and back",
+        ),
+        pytest.param(
+            "t",
+            PLAIN + ROWS,
             ["pragma trusted_schema = off", "insert into t values (9, 9)"],
             id="trusted_schema",
         ),
@@ -231,7 +245,7 @@ SWAPPED = ["drop table t", "alter table n rename to t"]
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-@pytest.mark.parametrize("how", ["dropped", "rebuilt", "dumped"])
+@pytest.mark.parametrize("how", ["dropped", "rebuilt", "dumped", "all dropped"])
 def test_triggers_that_were_away_and_are_back_as_they_were_are_noticed(
     app: sqlite3.Connection, follow: Follow, how: str, stopped: bool
 ) -> None:
@@ -248,6 +262,8 @@ def test_triggers_that_were_away_and_are_back_as_they_were_are_noticed(
             run(app, [*REBUILT, *SWAPPED])
         case "dumped":
             run(app, ["drop table t", *PLAIN, "insert into t values (2, 'x')"])
+        case "all dropped":  # and only those of the application's tables are created again
+            run(app, [*drops, "drop trigger __headrace_seal", "update t set v = 'x'"])
     run(app, [*creates, "commit"])
     if stopped:
         copy.start()
@@ -297,13 +313,14 @@ def test_triggers_that_are_back_stay_noticed_when_another_table_is_set_up(
     source.close()
 
 
-def test_a_capture_without_a_seal_continues_and_gets_one(
+def test_a_capture_of_an_older_version_without_a_seal_continues_and_gets_one(
     app: sqlite3.Connection, follow: Follow
 ) -> None:
     run(app, PLAIN + ROWS)
     copy = follow("t")
     copy.engine.stop()
     run(app, ["drop trigger __headrace_seal", "update t set v = 'x'"])
+    run(app, ["delete from __headrace_meta where name = 'sealed'"])
     copy.start()
     assert copy.exact()
     assert copy.copies == 0
@@ -498,3 +515,40 @@ def test_what_fires_no_trigger_of_ours_in_time_is_a_stated_limit(
     assert await_that(copy.engine, lambda: copy.has("t", 9) or copy.has("t", "9"))
     # If this fails, the limit is gone: then take it out of the guide.
     assert copy.differing() == ["t"]
+
+
+@pytest.mark.parametrize("how", ["turned off", "all created again"])
+def test_what_is_written_without_triggers_is_a_stated_limit(
+    path: Path, app: sqlite3.Connection, follow: Follow, how: str
+) -> None:
+    run(app, PLAIN + ROWS)
+    copy = follow("t")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        if how == "turned off":
+            turn_triggers_off(writer)
+            run(writer, ["update t set v = 'x'"])
+        else:  # the seal as well, and as the last one, so that all is as it was
+            query = "select name, sql from sqlite_master where type = 'trigger' order by rowid"
+            found = writer.execute(query).fetchall()
+            drops = [f"drop trigger {name}" for name, _ in found]
+            run(writer, ["begin", *drops, "update t set v = 'x'"])
+            run(writer, [*(sql for _, sql in found), "commit"])
+    run(app, ["insert into t values (9, 'last')"])
+    assert await_that(copy.engine, lambda: copy.has("t", 9))
+    # If this fails, the limit is gone: then take it out of the guide.
+    assert copy.differing() == ["t"]
+
+
+def turn_triggers_off(database: sqlite3.Connection) -> None:
+    if sys.version_info >= (3, 12):
+        database.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        return
+    import _sqlite3
+
+    # Before Python 3.12 only the C function does it. The connection's handle is its first field.
+    try:
+        configure = ctypes.CDLL(_sqlite3.__file__).sqlite3_db_config
+    except AttributeError:
+        pytest.skip("The functions of this SQLite library are not exported")
+    handle = ctypes.c_void_p.from_address(id(database) + object.__basicsize__)
+    assert configure(handle, 1003, 0, None) == 0

@@ -181,6 +181,17 @@ REPLACE = [
         pytest.param(
             "t",
             PLAIN + ROWS,
+            [
+                *("begin", "update t set v = 'x'", "rollback"),
+                *("begin", "insert into t values (4, 'd')", "savepoint s"),
+                *("update t set v = 'x'", "rollback to s", "insert into t values (5, 'e')"),
+                *("commit", "insert or ignore into t values (5, 'x'), (6, 'f')"),
+            ],
+            id="rolled back",
+        ),
+        pytest.param(
+            "t",
+            PLAIN + ROWS,
             ["pragma trusted_schema = off", "insert into t values (9, 9)"],
             id="trusted_schema",
         ),
@@ -326,6 +337,22 @@ def test_a_capture_of_an_older_version_without_a_seal_continues_and_gets_one(
     assert copy.copies == 0
     query = "select count(*) from sqlite_master where name = '__headrace_seal'"
     assert app.execute(query).fetchone() == (1,)
+
+
+def test_rows_that_are_missing_from_the_log_before_they_were_read_are_noticed(
+    app: sqlite3.Connection, follow: Follow
+) -> None:
+    run(app, PLAIN + ROWS)
+    copy = follow("t")
+    copy.engine.stop()
+    run(app, ["update t set v = 'x'", "insert into t values (9, 'last')"])
+    run(app, ["delete from __headrace_log where op = 1 and a0 = 2"])
+    copy.start()
+    assert copy.exact()
+    assert copy.copies == 1
+    run(app, ["update t set v = 'y'"])
+    assert copy.exact()
+    assert copy.copies == 1
 
 
 # --- another file ---------------------------------------------------------------------------------
@@ -517,22 +544,26 @@ def test_what_fires_no_trigger_of_ours_in_time_is_a_stated_limit(
     assert copy.differing() == ["t"]
 
 
-@pytest.mark.parametrize("how", ["turned off", "all created again"])
-def test_what_is_written_without_triggers_is_a_stated_limit(
+@pytest.mark.parametrize("how", ["turned off", "all created again", "not in the log any more"])
+def test_what_leaves_no_trace_is_a_stated_limit(
     path: Path, app: sqlite3.Connection, follow: Follow, how: str
 ) -> None:
     run(app, PLAIN + ROWS)
     copy = follow("t")
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        if how == "turned off":
-            turn_triggers_off(writer)
-            run(writer, ["update t set v = 'x'"])
-        else:  # the seal as well, and as the last one, so that all is as it was
-            query = "select name, sql from sqlite_master where type = 'trigger' order by rowid"
-            found = writer.execute(query).fetchall()
-            drops = [f"drop trigger {name}" for name, _ in found]
-            run(writer, ["begin", *drops, "update t set v = 'x'"])
-            run(writer, [*(sql for _, sql in found), "commit"])
+        match how:
+            case "turned off":
+                turn_triggers_off(writer)
+                run(writer, ["update t set v = 'x'"])
+            case "all created again":  # the seal as well, and as the last one
+                query = "select name, sql from sqlite_master where type = 'trigger' order by rowid"
+                found = writer.execute(query).fetchall()
+                drops = [f"drop trigger {name}" for name, _ in found]
+                run(writer, ["begin", *drops, "update t set v = 'x'"])
+                run(writer, [*(sql for _, sql in found), "commit"])
+            case _:  # their numbers are used again
+                run(writer, ["begin", "update t set v = 'x'"])
+                run(writer, ["delete from __headrace_log where op = 1", "commit"])
     run(app, ["insert into t values (9, 'last')"])
     assert await_that(copy.engine, lambda: copy.has("t", 9))
     # If this fails, the limit is gone: then take it out of the guide.

@@ -458,6 +458,7 @@ class SQLiteSource:
         self._now: _OpenDatabase | None = None
         self._busy_since: float | None = None
         self._was_open = False
+        self._removed_before: CapturePosition | None = None
         self._awake = False
 
     @property
@@ -554,7 +555,9 @@ class SQLiteSource:
         verify = SchemaWatch(database, partial(self._look_for_ddl, database))
         with reading(database):
             verify()  # a table may have changed after `describe`, which is then called again
-        reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
+        reader = CaptureReader(
+            self._reader, tuple(self._tables), tuple(self._schemas), self._removed_before
+        )
         at = resume(database, capture, wanted, reader)
         relax_commits(database)
         set_lock_timeout(database, _BUSY_SECONDS)
@@ -712,6 +715,11 @@ class SQLiteSource:
             rows = now.log.read(most, width)
         if not rows:
             return None
+        last = CapturePosition.of(now.log.at.capture, rows[-1])
+        if last.seq - now.log.at.seq != len(rows):
+            # No number is ever left out, and only rows that were read are pruned.
+            self._removed_before = last
+            raise SourceUnreachable("Rows of the capture log were removed", path=self.path)
         tables = self._tables_of(rows, width)
         now.log.advance(rows[-1])
         return Changes(tables, now.log.at, ends=now.log.complete)

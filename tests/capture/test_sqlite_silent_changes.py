@@ -20,9 +20,10 @@ from headrace.capture import recorder, table_selection
 from headrace.capture.sqlite import database
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.engine.engine import Engine
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SourceUnreachable
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
+from headrace.testing.contracts import read_all
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, await_that
 
@@ -453,6 +454,34 @@ def test_a_link_to_a_copy_of_the_database_is_followed(
         database.execute("insert into t values (20, 'new')")
     assert copy.exact()
     assert copy.copies == 0
+
+
+@pytest.mark.parametrize("how", ["triggers", "restored", "replaced", "removed"])
+def test_a_source_is_not_said_to_be_current_before_a_change_is_noticed(
+    path: Path, app: sqlite3.Connection, tmp_path: Path, how: str
+) -> None:
+    run(app, PLAIN + ROWS)
+    source = sqlite(path)
+    source.describe(["t"])
+    source.open(None)
+    backup = older(path, tmp_path)
+    run(app, ["update t set v = 'x'"])
+    read_all(source)
+    assert source.lag().age == 0
+    match how:
+        case "triggers":
+            run(app, ["begin", *triggers(app)[0], "update t set v = 'y'", "commit"])
+        case "restored":
+            with closing(sqlite3.connect(backup)) as copy:
+                copy.backup(app)
+        case "replaced":
+            backup.replace(path)
+        case "removed":
+            path.unlink()
+    assert source.lag().age is None
+    with pytest.raises(SourceUnreachable):
+        source.read(1, 0)
+    source.close()
 
 
 # --- tables that cannot be captured any more ------------------------------------------------------

@@ -181,6 +181,11 @@ class SchemaWatch:
             self._stale = True
 
     @property
+    def current(self) -> bool:
+        """Whether the schema has the version that `look` has seen."""
+        return bool(pragma(self._database, "schema_version") == self._version)
+
+    @property
     def due(self) -> bool:
         """Whether to call again although nothing has changed since the last call."""
         return self._stale and self._passed

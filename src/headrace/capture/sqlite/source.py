@@ -426,8 +426,8 @@ class _OpenDatabase:
     pruning: triggers.CursorPruner
     verify: SchemaWatch
     meter: CaptureMeter
-    inode: int = 0
-    """The inode of the file when it was first checked."""
+    inode: int
+    """The inode of the file before it was opened."""
 
 
 class SQLiteSource:
@@ -534,10 +534,11 @@ class SQLiteSource:
         self.close()
         if not self._tables:
             raise SourceRefused("No tables to capture", source=self.name)
+        inode = self._inode()
         database = self._connect()
         try:
             with speaking(self.path):
-                now = self._begin(database, after)
+                now = self._begin(database, inode, after)
         except BaseException:
             database.close()
             raise
@@ -547,7 +548,7 @@ class SQLiteSource:
         return now.log.at
 
     def _begin(
-        self, database: sqlite3.Connection, after: SourcePosition | str | None
+        self, database: sqlite3.Connection, inode: int, after: SourcePosition | str | None
     ) -> _OpenDatabase:
         wanted = CapturePosition.parse(str(after)) if after is not None else None
         capture = triggers.install(database, list(self._tables.values()))
@@ -570,6 +571,7 @@ class SQLiteSource:
             CaptureMeter(
                 database, self.path, self._reader, at.capture, self._budget, time.monotonic
             ),
+            inode,
         )
 
     def read(self, most: int, wait: float) -> Changes | None:
@@ -582,8 +584,7 @@ class SQLiteSource:
                 if changes is not None:
                     return changes
                 now.pruning.step()
-            now.inode = now.inode or now.watch.inode
-            if now.watch.inode != now.inode:
+            if self._inode() != now.inode:
                 raise SourceUnreachable("The database file was replaced", path=self.path)
             left = until - time.monotonic()
             if left <= 0 or self._awake:
@@ -624,18 +625,22 @@ class SQLiteSource:
         at = now.log.at.seq
         try:
             with speaking(self.path):
-                (end,) = now.database.execute(f"select max(seq) from {LOG}").fetchone()
-                row = now.database.execute(
-                    f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
-                    (at,),
-                ).fetchone()
+                with reading(now.database):
+                    # Otherwise changes may be missing from the log, which the next read notices.
+                    sound = now.verify.current and now.log.goes_on()
+                    (end,) = now.database.execute(f"select max(seq) from {LOG}").fetchone()
+                    row = now.database.execute(
+                        f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
+                        (at,),
+                    ).fetchone()
                 room = now.meter.measure(at, now.pruning.allowed)
         except SourceUnreachable:
             return Lag()
         seconds = 0.0 if row is None else int(row[0]) / 1000
         # A change from the future: the clock was set back, and nothing is known of its age.
-        age = None if seconds < 0 else seconds
-        return Lag(max(0, int(end or 0) - at), age, age=age, room=room)
+        behind = None if seconds < 0 else seconds
+        age = behind if sound and self._inode() == now.inode else None
+        return Lag(max(0, int(end or 0) - at), behind, age=age, room=room)
 
     def close(self) -> None:
         """Close the database."""
@@ -663,6 +668,13 @@ class SQLiteSource:
         self.close()
         with opened(self.path) as database:
             forget(database, self._reader)
+
+    def _inode(self) -> int:
+        """Return the inode of the file that is at the path now; 0 if there is none."""
+        try:
+            return Path(self.path).stat().st_ino
+        except OSError:
+            return 0
 
     def _connect(self) -> sqlite3.Connection:
         try:

@@ -484,6 +484,20 @@ def test_a_source_is_not_said_to_be_current_before_a_change_is_noticed(
     source.close()
 
 
+def test_a_write_to_a_file_that_was_replaced_is_no_permanent_failure(
+    path: Path, app: sqlite3.Connection, tmp_path: Path
+) -> None:
+    run(app, ["pragma journal_mode = delete", *PLAIN])
+    source = sqlite(path)
+    source.describe(["t"])
+    source.open(None)
+    older(path, tmp_path).replace(path)
+    assert source._now is not None
+    with pytest.raises(SourceUnreachable), database.speaking(str(path)):
+        source._now.database.execute("delete from __headrace_readers")
+    source.close()
+
+
 # --- tables that cannot be captured any more ------------------------------------------------------
 
 

@@ -265,6 +265,8 @@ def _primary(error: sqlite3.Error) -> int | None:
 
 def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if name == "SQLITE_READONLY_DBMOVED":
+        return SourceUnreachable("The database file was replaced", path=path)
     match _primary(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return SourceUnreachable("Database is locked", path=path)

@@ -13,6 +13,7 @@ from headrace.capture.sqlite.source import CAPTURE_BUDGET, SQLiteSource, sqlite
 from headrace.engine.engine import Engine
 from headrace.errors import SetAside
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.wal_pressure import is_full
 from headrace.targets.memory import memory
 from headrace.testing.contracts import read_all
 from headrace.testing.target import ScriptedTarget
@@ -79,7 +80,8 @@ def measured_after(source: SQLiteSource) -> Room:
 def test_it_is_measured_now_and_then(path: Path, app: sqlite3.Connection) -> None:
     source, clock = reader(path), Clock()
     assert source._now is not None
-    meter = source_module.CaptureMeter(source._now.database, str(path), "one", 1, clock)
+    database, capture = source._now.database, source._now.log.at.capture
+    meter = source_module.CaptureMeter(database, str(path), "one", capture, 1, clock)
     assert meter.measure(0, 0) is not None
     assert meter.measure(0, 0) is None
     clock.now += source_module.MEASURE_SECONDS
@@ -102,19 +104,75 @@ def test_another_reader_that_holds_more_is_named(path: Path, app: sqlite3.Connec
 
 
 @pytest.mark.meets("R28")
+def test_a_reader_of_another_capture_holds_nothing_and_is_not_named(
+    path: Path, app: sqlite3.Connection
+) -> None:
+    source = reader(path)
+    app.execute("insert into __headrace_readers values ('former', 'another', 0, '{}')")
+    write(app, 10)
+    [*_, last] = read_all(source)
+    source.acknowledge(str(last.upto))
+    assert measured(source).oldest == ""
+    source.close()
+
+
+@pytest.mark.meets("R42")
+def test_what_runs_regularly_never_reads_the_whole_log(path: Path, app: sqlite3.Connection) -> None:
+    source, run = reader(path), set[str]()
+    assert source._now is not None
+    source._now.database.set_trace_callback(run.add)
+    for _ in range(2):
+        write(app, 20)
+        [*_, last] = read_all(source)
+        write(app, 20)
+        measured_after(source)
+        source.acknowledge(str(last.upto))
+        source._now.pruning._due = 0.0
+        assert read_all(source)
+    queries = [each for each in run if each.startswith(("select", "delete", "update"))]
+    assert any(each.startswith("delete from __headrace_log") for each in queries)
+    scans = [
+        query
+        for query in queries
+        for *_, step in app.execute(f"explain query plan {query}")
+        if "SCAN __headrace_log" in step
+    ]
+    assert scans == []
+    source.close()
+
+
+@pytest.mark.meets("R28")
 def test_a_full_disk_is_a_limit_and_none_is_no_limit(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "free_bytes", lambda path: 1_000)
+    monkeypatch.setattr(source_module, "free_bytes", lambda path: 100 << 20)
     source = reader(path)
     write(app, 10)
     room = measured(source)
-    assert room.limit == room.used + 1_000
+    assert room.limit == room.used + (100 << 20)
     source.close()
 
     unlimited = reader(path, budget=0)
     assert measured(unlimited).limit is None
     unlimited.close()
+
+
+@pytest.mark.meets("R28")
+def test_a_disk_that_others_filled_is_no_reason_to_release_for_a_few_bytes(
+    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "free_bytes", lambda path: 0)
+    source = reader(path)
+    write(app, 10)
+    read_all(source)
+    room = measured(source)
+    assert room.ours > 0
+    assert not is_full(room)
+    source.close()
+
+    small = reader(path, budget=100)
+    assert is_full(measured(small))
+    small.close()
 
 
 @pytest.mark.meets("R28")
@@ -151,3 +209,16 @@ def test_a_paused_pipeline_does_not_fill_the_application_s_disk(
         truth = {row[0]: row[1] for row in app.execute("select id, v from t")}
         assert await_seen(lambda: {row["id"]: row["v"] for row in kept.rows("t").values()} == truth)
         assert engine.pipeline_info("kept").error is None
+
+
+def test_a_change_from_the_future_is_of_no_known_age(path: Path, app: sqlite3.Connection) -> None:
+    source = reader(path)
+    assert source.lag().age == 0
+    write(app, 1)
+    # As if the clock had been set back afterwards.
+    app.execute("update __headrace_log set ts = ts + 3600000 where op = 0")
+    lag = source.lag()
+    assert (lag.changes, lag.seconds, lag.age) == (1, None, None)
+    read_all(source)
+    assert source.lag().age == 0
+    source.close()

@@ -6,7 +6,9 @@ The list of all of it is docs/internals/silent-changes.md, which names these tes
 
 from __future__ import annotations
 
+import ctypes
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -18,9 +20,10 @@ from headrace.capture import recorder, table_selection
 from headrace.capture.sqlite import database
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.engine.engine import Engine
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SourceUnreachable
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
+from headrace.testing.contracts import read_all
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, await_that
 
@@ -167,6 +170,29 @@ REPLACE = [
         pytest.param(
             "t",
             PLAIN + ROWS,
+            [
+                "begin",
+                "alter table t rename to s",
+                "update s set v = 'x'",
+                "alter table s rename to t",
+                "commit",
+            ],
+            id="renamed and back",
+        ),
+        pytest.param(
+            "t",
+            PLAIN + ROWS,
+            [
+                *("begin", "update t set v = 'x'", "rollback"),
+                *("begin", "insert into t values (4, 'd')", "savepoint s"),
+                *("update t set v = 'x'", "rollback to s", "insert into t values (5, 'e')"),
+                *("commit", "insert or ignore into t values (5, 'x'), (6, 'f')"),
+            ],
+            id="rolled back",
+        ),
+        pytest.param(
+            "t",
+            PLAIN + ROWS,
             ["pragma trusted_schema = off", "insert into t values (9, 9)"],
             id="trusted_schema",
         ),
@@ -231,7 +257,7 @@ SWAPPED = ["drop table t", "alter table n rename to t"]
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-@pytest.mark.parametrize("how", ["dropped", "rebuilt", "dumped"])
+@pytest.mark.parametrize("how", ["dropped", "rebuilt", "dumped", "all dropped"])
 def test_triggers_that_were_away_and_are_back_as_they_were_are_noticed(
     app: sqlite3.Connection, follow: Follow, how: str, stopped: bool
 ) -> None:
@@ -248,6 +274,8 @@ def test_triggers_that_were_away_and_are_back_as_they_were_are_noticed(
             run(app, [*REBUILT, *SWAPPED])
         case "dumped":
             run(app, ["drop table t", *PLAIN, "insert into t values (2, 'x')"])
+        case "all dropped":  # and only those of the application's tables are created again
+            run(app, [*drops, "drop trigger __headrace_seal", "update t set v = 'x'"])
     run(app, [*creates, "commit"])
     if stopped:
         copy.start()
@@ -297,18 +325,35 @@ def test_triggers_that_are_back_stay_noticed_when_another_table_is_set_up(
     source.close()
 
 
-def test_a_capture_without_a_seal_continues_and_gets_one(
+def test_a_capture_of_an_older_version_without_a_seal_continues_and_gets_one(
     app: sqlite3.Connection, follow: Follow
 ) -> None:
     run(app, PLAIN + ROWS)
     copy = follow("t")
     copy.engine.stop()
     run(app, ["drop trigger __headrace_seal", "update t set v = 'x'"])
+    run(app, ["delete from __headrace_meta where name = 'sealed'"])
     copy.start()
     assert copy.exact()
     assert copy.copies == 0
     query = "select count(*) from sqlite_master where name = '__headrace_seal'"
     assert app.execute(query).fetchone() == (1,)
+
+
+def test_rows_that_are_missing_from_the_log_before_they_were_read_are_noticed(
+    app: sqlite3.Connection, follow: Follow
+) -> None:
+    run(app, PLAIN + ROWS)
+    copy = follow("t")
+    copy.engine.stop()
+    run(app, ["update t set v = 'x'", "insert into t values (9, 'last')"])
+    run(app, ["delete from __headrace_log where op = 1 and a0 = 2"])
+    copy.start()
+    assert copy.exact()
+    assert copy.copies == 1
+    run(app, ["update t set v = 'y'"])
+    assert copy.exact()
+    assert copy.copies == 1
 
 
 # --- another file ---------------------------------------------------------------------------------
@@ -411,6 +456,48 @@ def test_a_link_to_a_copy_of_the_database_is_followed(
     assert copy.copies == 0
 
 
+@pytest.mark.parametrize("how", ["triggers", "restored", "replaced", "removed"])
+def test_a_source_is_not_said_to_be_current_before_a_change_is_noticed(
+    path: Path, app: sqlite3.Connection, tmp_path: Path, how: str
+) -> None:
+    run(app, PLAIN + ROWS)
+    source = sqlite(path)
+    source.describe(["t"])
+    source.open(None)
+    backup = older(path, tmp_path)
+    run(app, ["update t set v = 'x'"])
+    read_all(source)
+    assert source.lag().age == 0
+    match how:
+        case "triggers":
+            run(app, ["begin", *triggers(app)[0], "update t set v = 'y'", "commit"])
+        case "restored":
+            with closing(sqlite3.connect(backup)) as copy:
+                copy.backup(app)
+        case "replaced":
+            backup.replace(path)
+        case "removed":
+            path.unlink()
+    assert source.lag().age is None
+    with pytest.raises(SourceUnreachable):
+        source.read(1, 0)
+    source.close()
+
+
+def test_a_write_to_a_file_that_was_replaced_is_no_permanent_failure(
+    path: Path, app: sqlite3.Connection, tmp_path: Path
+) -> None:
+    run(app, ["pragma journal_mode = delete", *PLAIN])
+    source = sqlite(path)
+    source.describe(["t"])
+    source.open(None)
+    older(path, tmp_path).replace(path)
+    assert source._now is not None
+    with pytest.raises(SourceUnreachable), database.speaking(str(path)):
+        source._now.database.execute("delete from __headrace_readers")
+    source.close()
+
+
 # --- tables that cannot be captured any more ------------------------------------------------------
 
 
@@ -498,3 +585,44 @@ def test_what_fires_no_trigger_of_ours_in_time_is_a_stated_limit(
     assert await_that(copy.engine, lambda: copy.has("t", 9) or copy.has("t", "9"))
     # If this fails, the limit is gone: then take it out of the guide.
     assert copy.differing() == ["t"]
+
+
+@pytest.mark.parametrize("how", ["turned off", "all created again", "not in the log any more"])
+def test_what_leaves_no_trace_is_a_stated_limit(
+    path: Path, app: sqlite3.Connection, follow: Follow, how: str
+) -> None:
+    run(app, PLAIN + ROWS)
+    copy = follow("t")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        match how:
+            case "turned off":
+                turn_triggers_off(writer)
+                run(writer, ["update t set v = 'x'"])
+            case "all created again":  # the seal as well, and as the last one
+                query = "select name, sql from sqlite_master where type = 'trigger' order by rowid"
+                found = writer.execute(query).fetchall()
+                drops = [f"drop trigger {name}" for name, _ in found]
+                run(writer, ["begin", *drops, "update t set v = 'x'"])
+                run(writer, [*(sql for _, sql in found), "commit"])
+            case _:  # their numbers are used again
+                run(writer, ["begin", "update t set v = 'x'"])
+                run(writer, ["delete from __headrace_log where op = 1", "commit"])
+    run(app, ["insert into t values (9, 'last')"])
+    assert await_that(copy.engine, lambda: copy.has("t", 9))
+    # If this fails, the limit is gone: then take it out of the guide.
+    assert copy.differing() == ["t"]
+
+
+def turn_triggers_off(database: sqlite3.Connection) -> None:
+    if sys.version_info >= (3, 12):
+        database.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        return
+    import _sqlite3
+
+    # Before Python 3.12 only the C function does it. The connection's handle is its first field.
+    try:
+        configure = ctypes.CDLL(_sqlite3.__file__).sqlite3_db_config
+    except AttributeError:
+        pytest.skip("The functions of this SQLite library are not exported")
+    handle = ctypes.c_void_p.from_address(id(database) + object.__basicsize__)
+    assert configure(handle, 1003, 0, None) == 0

@@ -146,17 +146,31 @@ def test_an_engine_that_runs_keeps_what_it_needs(
     assert here.engine.await_ready(patience())
 
 
-def test_a_capture_in_an_unknown_format_is_removed(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            "update __headrace_meta set value = 99 where name = 'format'",
+            "alter table __headrace_tables rename column columns to shape",
+        ],
+        ["drop table __headrace_readers"],
+        ["drop table __headrace_meta"],
+    ],
+    ids=["unknown format", "without readers", "without format"],
+)
+def test_a_capture_whose_readers_are_not_known_stays_and_the_command_to_remove_it_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str], statements: list[str]
 ) -> None:
     capture()
-    for name, command in {
-        "shop": ["teardown", "shop", "--yes"],
-        "more": ["sqlite", "teardown", "--db", "more.db"],
-    }.items():
-        with sqlite3.connect(f"{name}.db") as database:
-            database.execute("update __headrace_meta set value = 99 where name = 'format'")
-            database.execute("alter table __headrace_tables rename column columns to shape")
-        database.close()
-        assert exit_code(command) == 0, capsys.readouterr().err
-        assert ours(name) == set()
+    with sqlite3.connect("shop.db") as database:
+        for statement in statements:
+            database.execute(statement)
+    database.close()
+    before = ours()
+    code, out, _ = printed(capsys, "teardown", "shop", "--yes")
+    assert code == 0
+    assert ours() == before
+    assert "✓ removed" not in out
+    (command,) = {line.partition("run: ")[2] for line in out.splitlines() if "run: " in line}
+    assert exit_code(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    assert ours() == set()

@@ -7,6 +7,7 @@ from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 INTENTS = "tests/control/test_intents.py"
 SILENCE = "tests/postgres/test_silence.py"
 CHANGES = "tests/postgres/test_silent_changes.py"
+SQLITE_CHANGES = "tests/capture/test_sqlite_silent_changes.py"
 IN_TURN = "tests/control/test_columns_in_turn.py"
 
 OF_CONTROL = (
@@ -96,6 +97,24 @@ OF_CONTROL = (
         "            if type in items and items[type].text(text.upto).digest != text.digest:\n",
         "            if False:\n",
         test=f"{CHANGES}::test_a_type_that_prints_old_values_differently_has_its_table_copied_again",
+    ),
+    Mutation(
+        "a SQLite file is current before it is looked at",
+        "capture/sqlite/source.py",
+        "                    sound = now.verify.current and now.log.goes_on()\n",
+        "                    sound = True\n",
+        test=(
+            f"{SQLITE_CHANGES}::test_a_source_is_not_said_to_be_current_before_a_change_is_noticed"
+        ),
+    ),
+    Mutation(
+        "a missing seal counts as none",
+        "capture/sqlite/triggers.py",
+        "    broken = not _sealed(database, names) and _noted_sealed(database, names)\n",
+        "    broken = False\n",
+        test=(
+            f"{SQLITE_CHANGES}::test_triggers_that_were_away_and_are_back_as_they_were_are_noticed"
+        ),
     ),
     Mutation(
         "an error of reading ends the listening thread",

@@ -15,7 +15,7 @@ from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.options import WAL_BUDGET, PostgresOptions, options_of
 from headrace.capture.postgres.server import wal_usage
 from headrace.capture.postgres.server.wal_usage import MOST_SAMPLES, Meter, wal_folder
-from headrace.capture.source import Room
+from headrace.capture.source import LEAST_LIMIT, Room
 from headrace.embedded.postgres import PostgresServer
 from headrace.engine.engine import Engine
 from headrace.errors import SetAside, SourceRefused
@@ -218,14 +218,16 @@ def test_a_full_disk_of_a_server_on_this_machine_is_a_limit(
 
     def nearly_full(path: Path) -> int:
         asked.append(path)
-        return 5 * MEGABYTE
+        return 100 * MEGABYTE
 
     monkeypatch.setattr(wal_usage, "free_bytes", nearly_full)
     room = slot.measure(budget=1 << 30)
 
-    assert room.limit == room.used + 5 * MEGABYTE
+    assert room.limit == room.used + 100 * MEGABYTE
     assert asked == [Path(slot.database.value("show data_directory"), "pg_wal")]
     assert slot.measure(budget=None).limit is None
+    monkeypatch.setattr(wal_usage, "free_bytes", lambda path: 0)
+    assert slot.measure(budget=1 << 30).limit == LEAST_LIMIT
 
 
 def test_a_folder_of_the_same_name_that_is_another_servers_is_not_measured(

@@ -21,6 +21,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import HeadraceError
 
 __all__ = [
+    "LEAST_LIMIT",
     "Baselines",
     "Copy",
     "ExplainsBreaks",
@@ -115,6 +116,14 @@ class SourceSpec:
 def reader_of(source: str, data: str | os.PathLike[str]) -> str:
     """Return the name of one reader of a source: the source's name and the data directory."""
     return f"{source}@{Path(data).resolve()}"
+
+
+LEAST_LIMIT = 64 << 20
+"""
+The lowest limit that follows from the space on a disk.
+
+If something else has filled the disk, removing less than this would not help.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,9 @@ class CaptureReader:
     plans: tuple[int, ...]
     """The plans of these tables, old and new ones."""
 
+    removed_before: CapturePosition | None = None
+    """A row before which rows were found to be missing: reading cannot continue from there."""
+
 
 def resume(
     database: sqlite3.Connection,
@@ -207,12 +210,18 @@ def _following(
     if wanted is None or wanted.capture != capture:
         return end_of(database, capture)
     match compare(database, wanted):
+        case "same" if _is_interrupted(wanted, reader.removed_before):
+            return end_of(database, capture)
         case "same":
             return _beyond_replans(database, wanted, reader)
         case "pruned":
             return end_of(database, capture)
         case "reset":
             return None
+
+
+def _is_interrupted(position: CapturePosition, before: CapturePosition | None) -> bool:
+    return before is not None and before.capture == position.capture and position.seq < before.seq
 
 
 def _beyond_replans(

@@ -181,6 +181,11 @@ class SchemaWatch:
             self._stale = True
 
     @property
+    def current(self) -> bool:
+        """Whether the schema has the version that `look` has seen."""
+        return bool(pragma(self._database, "schema_version") == self._version)
+
+    @property
     def due(self) -> bool:
         """Whether to call again although nothing has changed since the last call."""
         return self._stale and self._passed
@@ -260,6 +265,8 @@ def _primary(error: sqlite3.Error) -> int | None:
 
 def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if name == "SQLITE_READONLY_DBMOVED":
+        return SourceUnreachable("The database file was replaced", path=path)
     match _primary(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return SourceUnreachable("Database is locked", path=path)

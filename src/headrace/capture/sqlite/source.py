@@ -29,7 +29,15 @@ import pyarrow as pa
 
 from headrace.capture.baselines import checked_rate
 from headrace.capture.registry import Finding, SourceObject, TableSample
-from headrace.capture.source import Lag, Problem, Room, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.source import (
+    LEAST_LIMIT,
+    Lag,
+    Problem,
+    Room,
+    SourcePosition,
+    SourceSpec,
+    SourceTraits,
+)
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
 from headrace.capture.sqlite.capture_log import (
@@ -159,7 +167,10 @@ def remove_objects(source: SQLiteSource, reader: str, claim: str) -> list[Source
     """Remove our reader, the triggers that no other reader needs, and with the last one the log."""
     with opened(source.path) as database, writing(database):
         removed = [each for each in _objects(database, reader) if not each.kept]
-        if not (others := _other_readers(database, reader)):
+        others = _other_readers(database, reader)
+        if others is None:
+            return []
+        if not others:
             triggers.take_out(database)
             return removed
         database.execute(f"delete from {OURS.readers} where name = ?", (reader,))
@@ -175,19 +186,23 @@ def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject
     for name, on in database.execute(_TRIGGERS):
         if (number := OURS.plan_of(name)) is not None:
             table = every[number].table if number in every else on
-            needed = [each for each in others if table in _read_by(each)]
-            yield SourceObject("trigger", name, f"on {on}", _needed_by(needed))
+            needed = others and [each for each in others if table in _read_by(each)]
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(database, needed))
         elif name == OURS.seal:
-            yield SourceObject("trigger", name, f"on {on}", _needed_by(others))
+            yield SourceObject("trigger", name, f"on {on}", _needed_by(database, others))
     for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
         if triggers.has_table(database, table):
-            yield SourceObject("table", table, kept=_needed_by(others))
+            yield SourceObject("table", table, kept=_needed_by(database, others))
 
 
-def _other_readers(database: sqlite3.Connection, reader: str) -> list[ReaderRow]:
-    """Return the other readers; none if the capture is damaged, or of an unknown format."""
-    if not triggers.has_known_format(database) or not triggers.complete(database):
-        return []
+def _other_readers(database: sqlite3.Connection, reader: str) -> list[ReaderRow] | None:
+    """Return the other readers; None if the capture's format is unknown, or it is damaged."""
+    # The log may be missing: a reset removes it, and keeps the rest.
+    kept = (OURS.companion("meta"), OURS.companion("tables"), OURS.companion("readers"))
+    if not all(triggers.has_table(database, each) for each in kept):
+        return None
+    if not triggers.has_known_format(database):
+        return None
     return [row for row in reader_rows(database) if row.name != reader]
 
 
@@ -195,7 +210,15 @@ def _read_by(reader: ReaderRow) -> set[str]:
     return {table for table, reads in reader.tables.items() if reads is not False}
 
 
-def _needed_by(readers: Sequence[ReaderRow]) -> str:
+def _needed_by(database: sqlite3.Connection, readers: Sequence[ReaderRow] | None) -> str:
+    if readers is None:
+        (path,) = database.execute(
+            "select file from pragma_database_list where name = 'main'"
+        ).fetchone()
+        return (
+            "Who reads it is not known: the capture is damaged, or of another version. To remove it"
+            f" for every reader, run: headrace sqlite teardown --db {shlex.quote(path)}"
+        )
     if not readers:
         return ""
     name = readers[0].name
@@ -272,12 +295,14 @@ class CaptureMeter:
         database: sqlite3.Connection,
         path: str,
         reader: str,
+        capture: str,
         budget: int | None,
         clock: Callable[[], float],
     ) -> None:
         self._database = database
         self._path = path
         self._reader = reader
+        self._capture = capture
         self._budget = budget
         self._clock = clock
         self._due = clock()
@@ -293,11 +318,15 @@ class CaptureMeter:
         if self._clock() < self._due:
             return None
         self._due = self._clock() + MEASURE_SECONDS
-        found = self._database.execute(f"select min(seq), max(seq) from {LOG}").fetchone()
-        first, last = (int(end or 0) for end in found)
+        # Two queries: with both in one query, SQLite reads the whole table.
+        (first,) = self._database.execute(f"select min(seq) from {LOG}").fetchone()
+        (last,) = self._database.execute(f"select max(seq) from {LOG}").fetchone()
+        first, last = int(first or 0), int(last or 0)
         if self._ends != (first, last):
-            self._ends, self._row_bytes = (first, last), self._sampled()
-        cursors = {row.name: row.cursor for row in reader_rows(self._database)}
+            self._ends, self._row_bytes = (first, last), self._sampled(last)
+        # Cursors of another capture refer to other numbers, and hold nothing.
+        rows = reader_rows(self._database)
+        cursors = {row.name: row.cursor for row in rows if row.capture == self._capture}
         acknowledged = max(acknowledged, cursors.pop(self._reader, 0))
         lowest = min(cursors, key=lambda name: cursors[name], default="")
         used = self._bytes(first - 1, last)
@@ -313,15 +342,16 @@ class CaptureMeter:
         if self._budget is None:
             return None
         free = free_bytes(self._path)
-        return self._budget if free is None else min(self._budget, used + free)
+        return self._budget if free is None else min(self._budget, max(used + free, LEAST_LIMIT))
 
     def _bytes(self, after: int, upto: int) -> int:
         return int(max(0, upto - after) * self._row_bytes)
 
-    def _sampled(self) -> float:
+    def _sampled(self, last: int) -> float:
         """Return the average size of the newest rows."""
-        query = f"select * from {LOG} order by seq desc limit {SAMPLED_ROWS}"
-        rows, _ = fetch(self._database, query, (), ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf))
+        limits = ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf)
+        query = f"select * from {LOG} where seq > ? order by seq desc"
+        rows, _ = fetch(self._database, query, (last - SAMPLED_ROWS,), limits)
         return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
 
 
@@ -396,8 +426,8 @@ class _OpenDatabase:
     pruning: triggers.CursorPruner
     verify: SchemaWatch
     meter: CaptureMeter
-    inode: int = 0
-    """The inode of the file when it was first checked."""
+    inode: int
+    """The inode of the file before it was opened."""
 
 
 class SQLiteSource:
@@ -428,6 +458,7 @@ class SQLiteSource:
         self._now: _OpenDatabase | None = None
         self._busy_since: float | None = None
         self._was_open = False
+        self._removed_before: CapturePosition | None = None
         self._awake = False
 
     @property
@@ -503,10 +534,11 @@ class SQLiteSource:
         self.close()
         if not self._tables:
             raise SourceRefused("No tables to capture", source=self.name)
+        inode = self._inode()
         database = self._connect()
         try:
             with speaking(self.path):
-                now = self._begin(database, after)
+                now = self._begin(database, inode, after)
         except BaseException:
             database.close()
             raise
@@ -516,7 +548,7 @@ class SQLiteSource:
         return now.log.at
 
     def _begin(
-        self, database: sqlite3.Connection, after: SourcePosition | str | None
+        self, database: sqlite3.Connection, inode: int, after: SourcePosition | str | None
     ) -> _OpenDatabase:
         wanted = CapturePosition.parse(str(after)) if after is not None else None
         capture = triggers.install(database, list(self._tables.values()))
@@ -524,7 +556,9 @@ class SQLiteSource:
         verify = SchemaWatch(database, partial(self._look_for_ddl, database))
         with reading(database):
             verify()  # a table may have changed after `describe`, which is then called again
-        reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
+        reader = CaptureReader(
+            self._reader, tuple(self._tables), tuple(self._schemas), self._removed_before
+        )
         at = resume(database, capture, wanted, reader)
         relax_commits(database)
         set_lock_timeout(database, _BUSY_SECONDS)
@@ -534,7 +568,10 @@ class SQLiteSource:
             CommitWatch(self.path, lambda: pragma(database, "data_version")),
             triggers.CursorPruner(database, self._reader, at.capture),
             verify,
-            CaptureMeter(database, self.path, self._reader, self._budget, time.monotonic),
+            CaptureMeter(
+                database, self.path, self._reader, at.capture, self._budget, time.monotonic
+            ),
+            inode,
         )
 
     def read(self, most: int, wait: float) -> Changes | None:
@@ -547,8 +584,7 @@ class SQLiteSource:
                 if changes is not None:
                     return changes
                 now.pruning.step()
-            now.inode = now.inode or now.watch.inode
-            if now.watch.inode != now.inode:
+            if self._inode() != now.inode:
                 raise SourceUnreachable("The database file was replaced", path=self.path)
             left = until - time.monotonic()
             if left <= 0 or self._awake:
@@ -589,16 +625,22 @@ class SQLiteSource:
         at = now.log.at.seq
         try:
             with speaking(self.path):
-                (end,) = now.database.execute(f"select max(seq) from {LOG}").fetchone()
-                row = now.database.execute(
-                    f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
-                    (at,),
-                ).fetchone()
+                with reading(now.database):
+                    # Otherwise changes may be missing from the log, which the next read notices.
+                    sound = now.verify.current and now.log.goes_on()
+                    (end,) = now.database.execute(f"select max(seq) from {LOG}").fetchone()
+                    row = now.database.execute(
+                        f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
+                        (at,),
+                    ).fetchone()
                 room = now.meter.measure(at, now.pruning.allowed)
         except SourceUnreachable:
             return Lag()
-        seconds = 0.0 if row is None else max(0, int(row[0])) / 1000
-        return Lag(max(0, int(end or 0) - at), seconds, age=seconds, room=room)
+        seconds = 0.0 if row is None else int(row[0]) / 1000
+        # A change from the future: the clock was set back, and nothing is known of its age.
+        behind = None if seconds < 0 else seconds
+        age = behind if sound and self._inode() == now.inode else None
+        return Lag(max(0, int(end or 0) - at), behind, age=age, room=room)
 
     def close(self) -> None:
         """Close the database."""
@@ -626,6 +668,13 @@ class SQLiteSource:
         self.close()
         with opened(self.path) as database:
             forget(database, self._reader)
+
+    def _inode(self) -> int:
+        """Return the inode of the file that is at the path now; 0 if there is none."""
+        try:
+            return Path(self.path).stat().st_ino
+        except OSError:
+            return 0
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -678,6 +727,11 @@ class SQLiteSource:
             rows = now.log.read(most, width)
         if not rows:
             return None
+        last = CapturePosition.of(now.log.at.capture, rows[-1])
+        if last.seq - now.log.at.seq != len(rows):
+            # No number is ever left out, and only rows that were read are pruned.
+            self._removed_before = last
+            raise SourceUnreachable("Rows of the capture log were removed", path=self.path)
         tables = self._tables_of(rows, width)
         now.log.advance(rows[-1])
         return Changes(tables, now.log.at, ends=now.log.complete)

@@ -17,8 +17,9 @@ that reaches it starts over with that table (R39).
 Triggers that were dropped and created again with the same text leave a gap as well. The procedure
 that SQLite's documentation gives for altering a table does that, and so do tools, and a dump of a
 table that is loaded. So one more trigger, the *seal*, which never does anything, is created after
-all others: the schema lists objects in the order of their creation, also after VACUUM, and a
-trigger that is listed after the seal counts as missing.
+after all others: the schema lists objects in the order of their creation, also after VACUUM, and a
+trigger that is listed after the seal counts as missing. That there is a seal is noted, so that all
+triggers count as missing if it is gone. If the seal is created again, too, nothing shows it.
 
 The log records the file system and the inode of the file in which it was created. A file that is
 restored from a copy contains its log and every reader's position, so nothing inside it shows that
@@ -185,6 +186,8 @@ STARTED = 9
 LIBRARY = "capture/"
 """The prefix of readers of `Capture`; a source's name has no slash, so no engine's has it."""
 
+_SEALED = "sealed"
+
 # Milliseconds in every version of SQLite: other time functions differ between versions, and
 # the application may use an old one. It is the time of the statement, not of the commit.
 NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
@@ -323,7 +326,12 @@ def install(
     Does nothing, and takes no lock, if everything is set up already.
     """
     capture = capture_id(database, names)
-    if capture is not None and not amiss(database, tables, names) and _sealed(database, names):
+    if (
+        capture is not None
+        and not amiss(database, tables, names)
+        and _sealed(database, names)
+        and _noted_sealed(database, names)
+    ):
         return capture
     with writing(database):
         # Inspected again: another process may have set it up before we got the lock, and a
@@ -347,15 +355,24 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Cap
             f"create trigger {quoted(names.seal)} after delete on {names.meta} when 0 "
             "begin select 1; end"
         )
+    database.execute(f"insert or replace into {names.meta} values (?, 1)", (_SEALED,))
     return capture
 
 
 def _sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
-    """Whether there is a seal; captures that older versions set up have none."""
     row = database.execute(
         "select 1 from sqlite_master where type = 'trigger' and name = ?", (names.seal,)
     ).fetchone()
     return row is not None
+
+
+def _noted_sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
+    """Whether there has to be a seal; captures that older versions set up have none."""
+    return (
+        has_table(database, names.companion("meta"))
+        and database.execute(f"select 1 from {names.meta} where name = ?", (_SEALED,)).fetchone()
+        is not None
+    )
 
 
 def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) -> str:
@@ -553,12 +570,13 @@ class _Trigger:
     sql: str
     plan: int
     late: bool
-    """Whether it was created after the seal."""
+    """Whether it was created after the seal, or the seal is gone."""
 
 
 def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:
+    broken = not _sealed(database, names) and _noted_sealed(database, names)
     return [
-        _Trigger(name, on, sql, plan, bool(late))
+        _Trigger(name, on, sql, plan, broken or bool(late))
         for name, on, sql, late in database.execute(
             "select name, tbl_name, sql, rowid > "
             "(select rowid from sqlite_master where type = 'trigger' and name = ?) "

@@ -96,11 +96,6 @@ class CommitWatch:
         """Forget the last result of `moved`, because it could not be acted on."""
         self._seen = -1
 
-    @property
-    def inode(self) -> int:
-        """The inode of the file at the last check; 0 if there was none."""
-        return self._stamp[0][0] if self._stamp else 0
-
     def wait(self, seconds: float) -> None:
         """Wait until something may have happened, or `wake` is called."""
         alert = time.monotonic() < self._alert_until

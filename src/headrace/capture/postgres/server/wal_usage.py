@@ -36,7 +36,7 @@ from typing import Any
 import psycopg
 
 from headrace.capture.postgres.server.slot import Older, waiting_for
-from headrace.capture.source import Room
+from headrace.capture.source import LEAST_LIMIT, Room
 from headrace.storage.disk import free_bytes
 
 EVERY_SECONDS = 5.0
@@ -139,7 +139,7 @@ class Meter:
         if connection is not self._looked_for:
             self._folder, self._looked_for = wal_folder(connection), connection
         free = None if self._folder is None else free_bytes(self._folder)
-        return limit if free is None else min(limit, used + free)
+        return limit if free is None else min(limit, max(used + free, LEAST_LIMIT))
 
     def _note(self, written: int) -> None:
         self._times.append(self._clock())

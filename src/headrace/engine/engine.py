@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -263,7 +264,7 @@ class Engine:
             abandon=lambda run: self._abandon(f"pipeline {run.name}"),
         )
         state.undo.append(state.acknowledge)
-        state.undo.append(drivers.stop)
+        state.undo.append(partial(state.stop_drivers, drivers))
         drivers.start(state.runs)
         state.readiness.wait_for(lambda: all(map(_was_tried, state.runs)), _OPEN_SECONDS)
         for run in state.runs:
@@ -304,6 +305,8 @@ class Engine:
                 try:
                     if call_within(limits.next, call):
                         continue
+                    if isinstance(run := getattr(call, "__self__", None), PipelineRun):
+                        run.abandon()
                     self._abandon(_part(call))
                 except Exception as error:  # noqa: BLE001 - the first is raised below
                     # Targets are user code and may raise anything. The rest must still be
@@ -318,7 +321,8 @@ class Engine:
         # Not on this thread: what hangs may be the disk of the log file.
         seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
         call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
-        self._state.options.on_step(f"{part} did not stop in time and was left behind")
+        with suppress(Exception):  # whatever cannot be shown, everything else must be stopped
+            self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
     # -- control --------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _OF_LIMIT = 0.75
-"""Of the time that stopping a recorder may take: the rest is for its end after it was killed."""
+"""Of the time that a step may take: the rest is for what follows when something hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,10 @@ class EngineState:
             if source in (None, run.source):
                 run.nudge()
                 self.wake(run)
+
+    def stop_drivers(self, drivers: Drivers) -> None:
+        """End the threads of all pipelines, as part of a stop; those that hang are left behind."""
+        drivers.stop(min(self.options.shutdown_timeout / 3, _OF_LIMIT * self.stop_limits.next))
 
     def stop_recorder(self, recording: SourceRun) -> None:
         """Stop a recorder, as the last part of a stop; one that hangs is killed in time."""

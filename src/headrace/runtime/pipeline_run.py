@@ -20,9 +20,11 @@ Long because every kind of work is a part of the one step, and requests may come
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from headrace.capture.source import SourceTraits, rebaseline_phrase
 from headrace.changelog.position import ORIGIN, Position
@@ -34,6 +36,7 @@ from headrace.errors import (
     HeadraceError,
     JobCancelled,
     LostLog,
+    TargetError,
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Delivery
@@ -65,6 +68,43 @@ _REQUESTED = "a new copy was requested"
 
 IDLE = math.inf
 """Nothing to do until the thread is woken."""
+
+
+class _Stay:
+    """Whether a run is inside its target, which it may still be after it was abandoned."""
+
+    _left: ClassVar[dict[int, _Stay]] = {}
+    """By target, who was left inside; another engine of this process may be given the target."""
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._inside = False
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside = False
+            if self._left.get(id(self._target)) is self:
+                del self._left[id(self._target)]
+
+    def leave(self) -> None:
+        """Note that nobody waits for this run."""
+        with self._lock:
+            if self._inside:
+                self._left[id(self._target)] = self
+
+    def check(self) -> None:
+        """Raise `TargetError` if another run was left inside the same target object."""
+        if self._left.get(id(self._target), self) is not self:
+            raise TargetError(
+                "A call of this target from before its pipeline was stopped has not returned",
+                remedy="The pipeline begins when that call returns. If it never does, restart the"
+                " process.",
+                target=self._target.traits.type,
+            )
 
 
 class PipelineRun:
@@ -107,8 +147,6 @@ class PipelineRun:
         self.failed = False
         self.paused = False
         self.stopped = False
-        self.abandoned = False
-        """Whether the engine stopped without waiting for the step that was running."""
         self.requests = 0
         """Counts requests from other threads: each is a reason to take a step."""
         self.prepared = prepared = context.runner.prepare(pipeline, traits)
@@ -130,6 +168,7 @@ class PipelineRun:
         self._quiet_at: tuple[int, int] | None = None
         """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
+        self._stay = _Stay(self.target)
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -142,6 +181,10 @@ class PipelineRun:
         """
         if self.stopped:
             return IDLE
+        with self._stay:
+            return self._step()
+
+    def _step(self) -> float | None:
         # First of all, even before requests: after this, only a restart helps.
         if self.context.fence.why is not None:
             self.context.fence.look()
@@ -269,6 +312,8 @@ class PipelineRun:
         self.recalled = True
 
     def _open_target(self) -> None:
+        self._stay.check()
+        self.context.check_run()
         self.delivery.open()
         self.new_tables.open(self.members)
         for member in self.members:
@@ -293,7 +338,22 @@ class PipelineRun:
         finally:
             self.stopped = True
             self.prepared.close()
-            self.new_tables.close()
+            with self._stay:
+                self.new_tables.close()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the engine did not wait for the end of the step that was running."""
+        return self.context.abandoned.is_set()
+
+    def abandon(self) -> None:
+        """
+        Do not wait for the current step any more: it must have no further effect.
+
+        Until it ends, no other run can open the same target object.
+        """
+        self.context.abandoned.set()
+        self._stay.leave()
 
     def _have(self, members: tuple[Member, ...]) -> None:
         self.members = self._loads.members = members
@@ -590,6 +650,7 @@ class PipelineRun:
             new = schema.table not in self.tables
             if new and (member := self.new_tables.planned(schema)) is not None:
                 self._recall(member)
+                self.context.check_run()
                 if self.new_tables.add(member):
                     self._resume_table(member)
                     self._find(member)

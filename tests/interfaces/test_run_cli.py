@@ -14,13 +14,16 @@ from typing import IO, Any
 import pytest
 
 from headrace.cli import main
-from headrace.cli.run import JsonView, LinesView, Notices, change_text
+from headrace.cli.run import EngineRun, JsonView, LinesView, Notices, change_text
+from headrace.engine.engine import Engine
+from headrace.pipeline.definition import Pipeline
+from headrace.testing.target import ScriptedTarget
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
-from tests.interfaces.inside import Begin, inside
+from tests.interfaces.inside import Asked, Begin, inside
 from tests.interfaces.terminal import Terminal
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
-from tests.support.shop import Shop, await_seen
+from tests.support.shop import Market, Shop, await_seen
 
 __all__ = ["inside"]
 
@@ -403,3 +406,49 @@ pipelines.goods {{ source = main, tables = [goods], target {{ type = indexed-mem
         assert "hush-hush" not in begun + out + err
     logs = [each for each in tmp_path.rglob("*.log") if each.is_file()]
     assert not any("hush-hush" in each.read_text() for each in logs)
+
+
+class _Configured:
+    """A configuration of an engine on Arrow; it says with what the engine is stopped."""
+
+    service = "shop"
+
+    def __init__(self, market: Market, *pipelines: Pipeline) -> None:
+        self.data = market.data
+        self._pipelines = pipelines
+
+    def engine(self, **overrides: Any) -> Engine:
+        return Engine(
+            *self._pipelines, runner=ArrowRunner(), recorder="thread", shutdown_timeout=0.6,
+            **overrides,
+        )  # fmt: skip
+
+
+def test_a_run_ends_in_order_although_writes_of_two_pipelines_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    market, end = Market(tmp_path), Asked()
+    targets = {"one": ScriptedTarget(), "two": ScriptedTarget()}
+    pipelines = [market.pipeline(target, name=name) for name, target in targets.items()]
+    configured = _Configured(market, *pipelines)
+    view = LinesView(())
+    run = EngineRun(configured, market.data, view, end)
+    codes = list[int]()
+    thread = threading.Thread(target=lambda: codes.append(run.run()))
+    thread.start()
+    engine = run._running.engine
+    assert engine.await_ready(patience()) or await_seen(engine.is_ready)
+    for target in targets.values():
+        target.hold()
+    market.put("orders", 11)
+    assert all(target.holding.wait(patience()) for target in targets.values())
+    end.event.set()
+    thread.join(patience())
+    for target in targets.values():
+        target.release()
+    assert codes == [0]
+    told = capsys.readouterr().err
+    for name in targets:
+        assert f"pipeline {name} did not stop in time and was left behind" in told
+    # Nothing of theirs was closed while they write.
+    assert [target.calls["close"] for target in targets.values()] == [0, 0]

@@ -412,6 +412,7 @@ class RunningEngine:
         self._server: ControlServer | None = None
         self._steps: list[str] = []
         self._started: futures.Future[None] = futures.Future()
+        self._cancelled = False
 
     def __enter__(self) -> RunningEngine:
         threading.Thread(target=self._start, name="engine-start", daemon=True).start()
@@ -472,7 +473,9 @@ class RunningEngine:
         # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
-        if self.service.phase == "stopping":
+        # Once, and only the start: what a stop leaves behind is also reported here.
+        if self.service.phase == "stopping" and not (self._cancelled or self._started.done()):
+            self._cancelled = True
             raise _StartCancelled
         self.service.step = text
         if self._server is None:

@@ -189,6 +189,13 @@ class LagReport(msgspec.Struct, frozen=True, tag="lag"):
     silence: float | None = None
     """Seconds since anything was received on the source's stream."""
 
+    at: float | None = None
+    """
+    When all of this was measured, by the monotonic clock, which processes of a machine share.
+
+    The engine may read a report much later. None: not known.
+    """
+
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):
     """

@@ -286,7 +286,7 @@ class SourceRun:
         """Called when the fence was closed, on the recorder's reader thread."""
 
         self._clock = clock
-        self._reported_at = clock()
+        self._reported_at = self._lag_at = clock()
         self._progress = Progress(clock)
         self.guard: WalGuard | None = None
         """Prevents the source from dropping our position; None while no pipeline runs."""
@@ -320,18 +320,24 @@ class SourceRun:
 
     @property
     def _silent(self) -> str:
-        """Why nothing is known although the last state was streaming; empty if that is not so."""
-        if self._state != "streaming":
+        """Why nothing is known although the last state was good; empty if that is not so."""
+        if self._state not in ("streaming", "watching"):
             return ""
         # A killed recorder is noticed at once; one that hangs or is suspended just does not report.
         passed = self._clock() - self._reported_at
         if passed > SILENT_SECONDS:
             return f"No report from the recorder for {passed:.0f} s"
-        silence = self._lag.silence
-        if silence is not None and (silence := silence + passed) > SILENT_SECONDS:
+        silence = self._silence if self._state == "streaming" else None
+        if silence is not None and silence > SILENT_SECONDS:
             since = datetime.fromtimestamp(self._wall() - silence, UTC)
             return f"Nothing was received from the server since {since:%H:%M:%S} UTC"
         return ""
+
+    @property
+    def _silence(self) -> float | None:
+        """Seconds since anything was received from the server."""
+        measured = self._lag.silence
+        return None if measured is None else measured + self._clock() - self._lag_at
 
     @property
     def confirmed(self) -> Position | None:
@@ -480,7 +486,7 @@ class SourceRun:
         if silent := self._silent:
             reason = silent
             if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
-                lag = LagReport(None, None, lag.captured, silence=lag.silence)
+                lag = LagReport(None, None, lag.captured)
         elif self._state == "streaming" and not reason and self.confirmed is None:
             reason = _lag_reason(current, lag.bytes)
         return SourceInfo(
@@ -496,7 +502,7 @@ class SourceRun:
             lag_seconds=lag.seconds,
             lag_bytes=lag.bytes,
             current_seconds=current,
-            silence_seconds=None if lag.silence is None else lag.silence + passed,
+            silence_seconds=self._silence,
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,
@@ -527,12 +533,15 @@ class SourceRun:
 
     def on_report(self, report: Report) -> None:
         """Handle a report of the recorder; called on the recorder's reader thread."""
-        self._reported_at = self._clock()
+        # A report may have waited for this thread, or for the engine: not when it was measured.
+        now = self._clock()
+        measured = report.at if isinstance(report, LagReport) else None
+        self._reported_at = max(self._reported_at, now if measured is None else measured)
         match report:
             case Flushed():
                 self._flushed(report)
             case LagReport():
-                self._lag = report
+                self._lag, self._lag_at = report, now if measured is None else measured
                 self._room = report.room or self._room
             case StateReport():
                 self._moved(report)
@@ -559,8 +568,9 @@ class SourceRun:
             case Failed():
                 self._failed(report)
         self._follow()
-        self._confirm(report)
-        if (retention := self.retention) is not None and self._reported_at >= retention.look_at:
+        if isinstance(report, LagReport):
+            self._confirm(report)
+        if (retention := self.retention) is not None and now >= retention.look_at:
             retention.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
@@ -574,16 +584,17 @@ class SourceRun:
             kept = self._notices[1 - _NOTICES_KEPT :]
             self._notices = (*kept, Notice(number, self._wall(), problem))
 
-    def _confirm(self, report: Report) -> None:
+    def _confirm(self, report: LagReport) -> None:
         """Remember what the log has everything of, if the report says so."""
-        at = self._reported_at
-        if self._measures_lag:
-            if not isinstance(report, LagReport) or report.age is None:
-                return
-            at -= report.age
+        at, age = self._lag_at, report.age
+        if not self._measures_lag:
+            age = 0.0 if self._state == "streaming" else None
+        if age is None or self._unread is not None:
+            return  # nothing is known of the source, or of the log
+        at -= age
         if self._confirmed and at - self._confirmed[-1][0] < _CONFIRMED_SECONDS:
             return
-        known = [each for each in self._confirmed if each[0] >= self._reported_at - SILENT_SECONDS]
+        known = [each for each in self._confirmed if each[0] >= self._lag_at - SILENT_SECONDS]
         self._confirmed = (*known, (at, self.log.end))
 
     def _tables_found(self, report: TablesFound) -> None:

@@ -76,9 +76,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
-_OPEN_SECONDS = 30.0
-"""How long a start waits for targets that are being opened; they may take longer."""
-
 _LOG_SECONDS = 0.1
 """How long a stop waits at least for a line in the log file."""
 
@@ -266,10 +263,7 @@ class Engine:
         state.undo.append(state.acknowledge)
         state.undo.append(partial(state.stop_drivers, drivers))
         drivers.start(state.runs)
-        state.readiness.wait_for(lambda: all(map(_was_tried, state.runs)), _OPEN_SECONDS)
-        for run in state.runs:
-            if not _was_tried(run):
-                _log.warning("target is not open yet", pipeline=run.name)
+        state.await_opened(state.runs)
         for recording in state.recordings.values():
             recording.on_found()
 
@@ -432,8 +426,8 @@ class Engine:
         stored but does not run can also be dropped. Each of `sources`, and the source of an
         added pipeline, replaces the source of the same name; other pipelines of that source
         continue. Raises `InvalidConfiguration` with every error, and then nothing has changed.
-        A later error, such as a target that cannot be opened, is raised at the end; that
-        pipeline is not added then.
+        A later error, such as a target that cannot be closed, is raised at the end. A target
+        that cannot be opened puts its pipeline in error, and is tried again, as at a start.
         """
         change_pipelines(self._state, add, drop, sources)
 
@@ -554,11 +548,6 @@ def _part(call: Callable[[], None]) -> str:
         if isinstance(each, SourceRun):
             return f"source {each.name}"
     return type(of).__name__
-
-
-def _was_tried(run: PipelineRun) -> bool:
-    """Whether the target was opened, or that has failed once, or has to wait for the source."""
-    return run.opened or not run.recalled or run.error is not None or run.failed
 
 
 def _ask_reload(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +18,7 @@ from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
 from headrace.errors import NotRunning
+from headrace.observe.logs import logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
@@ -35,8 +36,14 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import SparkRunner
 
 
+_OPEN_SECONDS = 30.0
+"""How long a start, or a change, waits for targets that are being opened."""
+
 _OF_LIMIT = 0.75
 """Of the time that a step may take: the rest is for what follows when something hangs."""
+
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,17 @@ class EngineState:
     def stop_recorder(self, recording: SourceRun) -> None:
         """Stop a recorder, as the last part of a stop; one that hangs is killed in time."""
         recording.stop(_OF_LIMIT * self.stop_limits.next)
+
+    def await_opened(self, runs: Sequence[PipelineRun]) -> None:
+        """Wait until targets are open, or could not be opened once; they may take longer."""
+
+        def tried() -> bool:
+            return not self.at_work or all(run.was_tried or run.stopped for run in runs)
+
+        self.readiness.wait_for(tried, _OPEN_SECONDS)
+        for run in runs:
+            if not run.was_tried:
+                _log.warning("target is not open yet", pipeline=run.name)
 
     # -- parts, by name -------------------------------------------------------------------
 

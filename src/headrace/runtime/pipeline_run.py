@@ -292,6 +292,11 @@ class PipelineRun:
         self._open_target()
         return None
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether the target was opened, or failed to open once, or waits for the source."""
+        return self.opened or not self.recalled or self.error is not None or self.failed
+
     def recall(self) -> None:
         """
         Read the stored progress, if the tables are known; a volatile target has none.

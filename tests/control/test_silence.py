@@ -12,7 +12,7 @@ import pytest
 
 from headrace.capture.messages import Flushed, LagReport, StateReport
 from headrace.changelog.position import Position
-from headrace.errors import SourceUnreachable, StorageError
+from headrace.errors import CopiedAgain, SourceUnreachable, StorageError
 from headrace.runtime import source_run
 from headrace.runtime.source_run import SourceRun
 from headrace.targets.memory import memory
@@ -192,3 +192,14 @@ def test_a_source_that_measures_no_lag_has_nothing_confirmed_unless_it_streams(
     assert recording.confirmed is None
     recording.on_report(LagReport(None, 0.0, 0, at=clock.now))
     assert recording.confirmed is not None
+
+
+def test_notices_that_come_together_are_all_kept_until_they_were_seen(market: Market) -> None:
+    wall = Clock()
+    recording = SourceRun("shop", "test", market.log(), lambda: None, wall)
+    for number in range(300):
+        recording.note(CopiedAgain(f"Table t{number} is copied again"))
+    assert [each.number for each in recording.info().notices] == [*range(1, 301)]
+    wall.now += 61
+    recording.note(CopiedAgain("Table one is copied again"))
+    assert [each.number for each in recording.info().notices] == [*range(202, 302)]

@@ -262,6 +262,15 @@ def test_a_notice_is_told_once_with_its_remedy(
     told = "".join(capsys.readouterr())
     assert [told.count(f"Table t{number} is copied again") for number in (1, 2, 3)] == [1, 1, 1]
     assert told.count("Wait.") == 3
+    # The source was dropped, and added again: it counts from 1.
+    for sources in ([], [{"name": "shop", "notices": [notice(1)]}]):
+        for name, new in notices.new({"sources": sources}):
+            view.notice(name, new)
+    assert "Table t1 is copied again" in "".join(capsys.readouterr())
+    again = Notices()
+    for numbers in ((1, 2), (1,)):
+        found = {"name": "shop", "notices": [notice(number) for number in numbers]}
+        assert [new["number"] for _, new in again.new({"sources": [found]})] == [*numbers]
 
 
 def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(

@@ -491,8 +491,13 @@ class Notices:
 
     def new(self, report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each notice that an earlier status did not have, with the name of its source."""
+        names = {source["name"] for source in report["sources"]}
+        self._last = {name: number for name, number in self._last.items() if name in names}
         for source in report["sources"]:
             name = source["name"]
+            numbers = [notice["number"] for notice in source["notices"]]
+            if max(numbers, default=0) < self._last.get(name, 0):
+                del self._last[name]  # dropped and added again since
             for notice in source["notices"]:
                 if notice["number"] > self._last.get(name, 0):
                     self._last[name] = notice["number"]

@@ -187,6 +187,8 @@ a reply after 5 s; and what is committed at an unimpaired source is in the log a
 """
 
 _NOTICES_KEPT = 100
+_NOTICE_SECONDS = 60.0
+"""How many are kept at least, and how long all: hundreds of tables may be copied again at once."""
 
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
@@ -293,6 +295,9 @@ class SourceRun:
         self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
         self._room: Room | None = None
+        self.tight = False
+        """Whether a notice said that the source runs out of room; for the guard, which changes."""
+
         self.described: Mapping[str, TableSchema] | None = None
         """All recorded tables; None before the first connection."""
 
@@ -580,9 +585,10 @@ class SourceRun:
         """Report something that happened by itself: in the status, and in the log file."""
         _log.warning("source warning", source=self.name, problem=str(problem))
         with self._lock:
-            number = self._notices[-1].number + 1 if self._notices else 1
-            kept = self._notices[1 - _NOTICES_KEPT :]
-            self._notices = (*kept, Notice(number, self._wall(), problem))
+            number, now = self._notices[-1].number + 1 if self._notices else 1, self._wall()
+            kept = [n for n in self._notices if n.at > now - _NOTICE_SECONDS]
+            kept = kept if len(kept) >= _NOTICES_KEPT else [*self._notices[1 - _NOTICES_KEPT :]]
+            self._notices = (*kept, Notice(number, now, problem))
 
     def _confirm(self, report: LagReport) -> None:
         """Remember what the log has everything of, if the report says so."""

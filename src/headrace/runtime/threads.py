@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from headrace.capture.source import Room
 from headrace.changelog.reader import LogReader
-from headrace.errors import ControlError, HeadraceError
+from headrace.errors import ControlError, HeadraceError, SourceFilling
 from headrace.observe.logs import logger
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
@@ -50,7 +50,6 @@ class SourceWalGuard:
         self._wake = wake
         self._acknowledge = acknowledge
         self._patience = 0
-        self._warned = False
 
     def pins(self) -> Mapping[str, Watermark]:
         """Return what each pipeline still needs the source to keep."""
@@ -86,15 +85,18 @@ class SourceWalGuard:
             self._recording.note(released)
 
     def _warn(self, room: Room, held_by: str) -> None:
-        if is_tight(room) and not self._warned:
-            _log.warning(
-                "source is running out of space",
-                source=self._recording.name,
-                used=room.used,
-                limit=room.limit,
-                pinned_by=held_by,
+        source = self._recording
+        before, source.tight = source.tight, is_tight(room.used, room.limit, before=source.tight)
+        if source.tight and not before:
+            source.note(
+                SourceFilling(
+                    f"Source {source.name} keeps {room.used:,} of {room.limit:,} bytes that it may"
+                    f" keep, for {held_by}",
+                    used=room.used,
+                    limit=room.limit,
+                    pinned_by=held_by,
+                )
             )
-        self._warned = is_tight(room)
 
 
 # --- the threads ----------------------------------------------------------------------------------

@@ -158,3 +158,30 @@ def test_a_paused_pipeline_opens_its_target_and_no_more(market: Market) -> None:
         assert again.calls["write"] == 0
         engine.resume()
         assert await_seen(lambda: len(again.rows("orders")) == 11)
+
+
+class Forgetful(ScriptedTarget):
+    """A target that cannot say at first whether its tables are as it left them."""
+
+    def __init__(self, disk: TargetDisk) -> None:
+        super().__init__(disk)
+        self.fails = 2
+
+    def lost(self, table: str) -> str | None:
+        self.fails -= 1
+        if self.fails >= 0:
+            raise TargetError("Not now")
+        return None
+
+
+def test_a_target_that_fails_after_it_was_opened_is_closed_before_it_is_opened_again(
+    market: Market,
+) -> None:
+    disk = TargetDisk()
+    with market.engine(market.pipeline(ScriptedTarget(disk), name="kept")) as engine:
+        assert engine.await_ready(PATIENCE)
+    target = Forgetful(disk)
+    with market.engine(market.pipeline(target, name="kept")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert (target.calls["open"], target.calls["close"]) == (3, 2)
+    assert target.calls["close"] == 3

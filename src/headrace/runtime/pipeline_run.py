@@ -23,6 +23,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
@@ -321,8 +322,13 @@ class PipelineRun:
         self.context.check_run()
         self.delivery.open()
         self.new_tables.open(self.members)
-        for member in self.members:
-            self._find(member)
+        try:
+            for member in self.members:
+                self._find(member)
+        except BaseException:
+            with suppress(Exception):
+                self.new_tables.close()  # the next step opens it again
+            raise
         self.opened = True
 
     def close(self) -> None:
@@ -342,9 +348,11 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
-            self.prepared.close()
-            with self._stay:
-                self.new_tables.close()
+            try:
+                with self._stay:
+                    self.new_tables.close()
+            finally:
+                self.prepared.close()
 
     @property
     def abandoned(self) -> bool:

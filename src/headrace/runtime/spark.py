@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.errors import HeadraceError, NotRunning
+from headrace.errors import NotRunning
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.run_context import RunContext
@@ -162,14 +162,14 @@ class SparkWatchdog:
     def _watch(self) -> None:
         deaths = 0
         while not self._over.wait(min(_LOOK_SECONDS * 2 ** min(deaths, 10), _LONGEST_SECONDS)):
-            if self._check(lambda: self._runner.alive):
-                deaths = 0
-                continue
-            _log.error("Spark died", deaths=deaths)
             try:
+                if self._check(lambda: self._runner.alive):
+                    deaths = 0
+                    continue
+                _log.error("Spark died", deaths=deaths)
                 self._check(self._runner.revive)
-            except HeadraceError as error:
-                _log.error("Spark could not be restarted", code=error.code, problem=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next attempt may succeed
+                _log.failed("Spark could not be restarted", error)
             # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
             self._on_change()

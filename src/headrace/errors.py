@@ -54,6 +54,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - CannotPack               an environment that cannot be packed for executors
     - BadTable, TableTaken     a lake table that is not possible, or not ours
   + TargetError              a target could not apply a batch
+    - LoadedAgain              a table at a target is not as it was left; a notice
     - FunctionFailed           the user's own target code raised
     - UnknownValue             an unchanged value was not sent, and is not stored here
   + ControlError             the engine
@@ -1035,6 +1036,16 @@ class TargetError(HeadraceError):
 
     code = "targets.failed"
     remedy = "Check the target's own message. The batch is tried again."
+
+
+class LoadedAgain(TargetError):
+    """A table at a target is not as it was left there. A notice: it is loaded again."""
+
+    code = "targets.loaded_again"
+    remedy = (
+        "The table is right again once it is loaded. If somebody else writes to it, give the"
+        " pipeline a table of its own."
+    )
 
 
 class FunctionFailed(TargetError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.messages import Flushed, LagReport, StateReport
+from headrace.capture.messages import Failed, Flushed, LagReport, StateReport
 from headrace.changelog.position import Position
 from headrace.errors import CopiedAgain, SourceUnreachable, StorageError
 from headrace.runtime import source_run
@@ -174,8 +174,10 @@ def test_nothing_is_confirmed_of_a_log_that_cannot_be_read(
         patched.setattr(recording.log, "refresh", refresh)
         recording.on_report(LagReport(None, 0.0, 0, age=0.0, at=clock.now))
         assert recording.state == "failed"
+        assert recording.info().error_since is not None
     recording.on_report(Flushed(0))
     assert recording.state == "streaming"
+    assert recording.info().error_since is None
     assert recording.confirmed is None, "the log was behind when that was measured"
 
 
@@ -203,3 +205,12 @@ def test_notices_that_come_together_are_all_kept_until_they_were_seen(market: Ma
     wall.now += 61
     recording.note(CopiedAgain("Table one is copied again"))
     assert [each.number for each in recording.info().notices] == [*range(202, 302)]
+
+
+def test_an_error_is_over_once_the_source_waits_for_its_tables(market: Market) -> None:
+    recording = recorded(market, Clock())
+    recording.on_report(Failed.of(StorageError("Full"), stops=False))
+    assert recording.error is not None
+    recording.on_report(StateReport("watching"))
+    assert recording.error is None
+    assert recording.ready

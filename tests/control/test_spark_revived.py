@@ -39,7 +39,7 @@ def test_spark_is_restarted_although_attempts_fail_with_any_error(
     monkeypatch.setattr(spark, "_LOOK_SECONDS", 0.005)
     dead = Dead()
     watchdog = SparkWatchdog(dead, lambda: None)
-    assert await_seen(lambda: dead.attempts == 3 and watchdog.was_alive)
+    assert await_seen(lambda: dead.attempts == 3 and watchdog.down_seconds is None)
     watchdog.stop()
 
 

@@ -221,7 +221,7 @@ def test_a_batch_that_takes_long_is_told_with_its_size(capsys: pytest.CaptureFix
     for _ in range(3):
         view.show(report)  # not again and again
     told = capsys.readouterr().err
-    assert told.endswith(" pipeline orders is applying 500,000 changes, for 12 s\n")
+    assert told.endswith(" pipeline orders has been applying 500,000 changes for 12 s\n")
     assert told.count("applying") == 1
     batch["seconds"] = 0.1
     LinesView(()).show(report)
@@ -288,6 +288,15 @@ def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
     view.changed("pipeline", "goods", "not_ready", loading)
     told = capsys.readouterr().err
     assert told.endswith("pipeline goods: streaming → loading: goods: its columns changed\n")
+
+
+def test_pipelines_that_are_behind_their_source_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reason = "source shop: Reading is 25 s behind the source"
+    behind = {"state": "not_ready", "reason": reason, "error": None}
+    LinesView(()).changed("pipeline", "orders", "streaming", behind)
+    assert capsys.readouterr().err.endswith(f"pipeline orders: streaming → not ready: {reason}\n")
 
 
 def test_a_name_is_told_as_it_is_written() -> None:

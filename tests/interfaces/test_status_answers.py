@@ -17,6 +17,8 @@ from headrace.api import client
 from headrace.api.handlers import ControlService
 from headrace.cli.main import exit_code
 from headrace.cli.run import all_counted, rows_text
+from headrace.cli.status import remarks
+from headrace.engine import state
 from headrace.engine.engine import Engine
 from headrace.runtime.lease import Lease
 from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
@@ -140,13 +142,46 @@ def test_a_spark_that_does_not_answer_is_not_waited_for_and_not_ready(
         answer = status_of(engine)
         assert not answer["ready"]
         assert "does not answer" in answer["pipelines"][0]["reason"]
+        assert answer["spark_down_seconds"] >= FROZEN_SECONDS
+        told = [remark.what for remark in remarks(answer)]
+        assert any(
+            each.startswith("Spark is not running, or does not answer, since ") for each in told
+        )
         # Neither are the source's reports held up by it.
         market.put("orders", 11)
         assert market.recorded(engine)
         spark.frozen = False
         free.set()
         assert await_seen(lambda: bool(status_of(engine)["ready"]))
+        assert status_of(engine)["spark_down_seconds"] is None
         watchdog.stop()
+
+
+class Unopenable(ScriptedTarget):
+    """A target whose open hangs until somebody sets `free`."""
+
+    def __init__(self, free: threading.Event) -> None:
+        super().__init__()
+        self.free = free
+
+    def open(self, *args: Any) -> None:
+        self.free.wait()
+        super().open(*args)
+
+
+def test_a_target_whose_open_hangs_is_the_reason_that_is_shown(
+    market: Market, free: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_OPEN_SECONDS", 0.05)
+    with market.engine(market.pipeline(Unopenable(free), name="orders")) as engine:
+        (pipeline,) = status_of(engine)["pipelines"]
+        assert not pipeline["ready"]
+        assert pipeline["reason"].startswith("its target is being opened, for ")
+        assert pipeline["opening_seconds"] is not None
+        free.set()
+        assert engine.await_ready(PATIENCE)
+        (pipeline,) = status_of(engine)["pipelines"]
+        assert (pipeline["reason"], pipeline["opening_seconds"]) == ("", None)
 
 
 def test_a_disk_that_hangs_while_a_dead_letter_is_stored_is_not_waited_for(

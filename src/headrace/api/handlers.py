@@ -190,6 +190,7 @@ class ControlService:
             "phase": self.phase,
             "step": self.step,
             "ready": ready and engine.is_ready(),
+            "spark_down_seconds": engine.spark_down_seconds(),
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }

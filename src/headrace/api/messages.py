@@ -99,6 +99,7 @@ def pipeline_fields(
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
+        "opening_seconds": _rounded(pipeline.opening_seconds),
         "applying": None
         if pipeline.applying is None
         else {
@@ -165,13 +166,17 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"source {pipeline.source}: {sentence(source.error, source.name)}"
     if pipeline.error is not None:
         return f"retrying: {sentence(pipeline.error, pipeline.name)}"
+    if pipeline.spark_down_seconds is not None:
+        return f"Spark is not running, or does not answer, for {pipeline.spark_down_seconds:.0f} s"
+    if pipeline.opening_seconds is not None:
+        return f"its target is being opened, for {pipeline.opening_seconds:.0f} s"
     if pipeline.state in _COMING:
         return _load_reasons(pipeline)
     if source.reason:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
-        return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
-    return "Spark is not running, or does not answer"
+        return f"the oldest change that is not applied yet is {pipeline.lag_seconds:.0f} s old"
+    return "it is not confirmed yet that all changes are applied"
 
 
 def _load_reasons(pipeline: PipelineInfo) -> str:

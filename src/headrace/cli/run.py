@@ -12,6 +12,7 @@ its data directory. All of this is in `RunningEngine`, which the demo uses, too.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -160,6 +161,10 @@ def _batches(report: Mapping[str, Any], least: float) -> list[str]:
     ]
 
 
+_SOURCE_AWAY = re.compile(r"source [^\s:]+ ")
+"""Begins the reason of a pipeline whose source is not read; with a colon, it is only behind."""
+
+
 class LinesView:
     """Without a terminal: lines to stderr, each with its time."""
 
@@ -204,7 +209,7 @@ class LinesView:
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         if what == "pipeline":
-            if new["reason"].startswith("source "):
+            if _SOURCE_AWAY.match(new["reason"]):
                 self._source_away.setdefault(name, old)
                 return
             old = self._source_away.pop(name, old)

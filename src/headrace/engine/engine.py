@@ -514,6 +514,10 @@ class Engine:
         """Return what Spark has done so far, or None before it is ready."""
         return status.spark_info(self._state)
 
+    def spark_down_seconds(self) -> float | None:
+        """Return for how long Spark has been dead, or has not answered; None if it runs."""
+        return self._state.spark_down_seconds
+
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
     ) -> tuple[DeadLetter, ...]:
@@ -539,6 +543,20 @@ def _seconds(given: str | float) -> float:
     return found
 
 
+_PARTS = {
+    ("EngineState", "acknowledge"): "the last acknowledgement",
+    ("EngineState", "stop_drivers"): "the threads of the pipelines",
+    ("Lease", ""): "the lock of the data directory",
+    ("NoneType", "stop_retention"): "the retention of the logs",
+    ("NoneType", ""): "the log file",
+    ("ProgressStore", ""): "the control store (control.sqlite)",
+    ("SparkCopies", ""): "copies by Spark tasks",
+    ("SparkRunner", ""): "Spark",
+    ("SparkWatchdog", ""): "the check whether Spark is alive",
+}
+"""What a call that stops something belongs to, by the class and name of the method."""
+
+
 def _part(call: Callable[[], None]) -> str:
     """Return what a call that stops something belongs to, for people."""
     of = getattr(getattr(call, "func", call), "__self__", None)
@@ -547,7 +565,8 @@ def _part(call: Callable[[], None]) -> str:
     for each in getattr(call, "args", ()):
         if isinstance(each, SourceRun):
             return f"source {each.name}"
-    return type(of).__name__
+    name = getattr(getattr(call, "func", call), "__name__", "")
+    return _PARTS.get((type(of).__name__, name)) or _PARTS.get((type(of).__name__, ""), "a part")
 
 
 def _ask_reload(
@@ -574,7 +593,9 @@ def _ask_reload(
         return not any(run.reloading(table) for run in runs)
 
     def hopeless() -> bool:
-        return recording.gave_up or any(run.failed or run.stopped for run in runs)
+        return recording.gave_up or any(
+            run.failed or run.stopped or run.paused or table in run.lost for run in runs
+        )
 
     return done, hopeless
 

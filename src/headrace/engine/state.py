@@ -24,7 +24,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.spark import FROZEN_SECONDS, SparkOptions, SparkWatchdog
+from headrace.runtime.spark import SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers, StopLimits
 from headrace.storage.files import Files
@@ -139,10 +139,12 @@ class EngineState:
     @property
     def spark_alive(self) -> bool:
         """False if batches need Spark and it is dead, or does not answer; never waits for it."""
-        last = self.watchdog
-        if last is None:
-            return True
-        return last.was_alive and last.clock() - last.checked_at < FROZEN_SECONDS
+        return self.spark_down_seconds is None
+
+    @property
+    def spark_down_seconds(self) -> float | None:
+        """How long Spark has been dead, or has not answered; None if it runs, or is not used."""
+        return None if self.watchdog is None else self.watchdog.down_seconds
 
     # -- progress -------------------------------------------------------------------------
 

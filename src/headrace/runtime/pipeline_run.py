@@ -36,6 +36,7 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
     JobCancelled,
+    LoadedAgain,
     LostLog,
     TargetError,
 )
@@ -66,6 +67,7 @@ STORE_EVERY = 10.0
 """Seconds between stored progress of a volatile target, which is rebuilt anyway (R34)."""
 
 _REQUESTED = "a new copy was requested"
+_INTERRUPTED = "its load was not finished before the restart"
 
 IDLE = math.inf
 """Nothing to do until the thread is woken."""
@@ -143,6 +145,7 @@ class PipelineRun:
         """When there were lost tables first, in seconds since 1970."""
         self.recalled = False
         """Whether the stored progress is known; not before the tables are, see `RunContext`."""
+        self._opens_since: float | None = None
         self.opened = False
         """Whether the target is open; until then every step tries to open it."""
         self.failed = False
@@ -320,16 +323,26 @@ class PipelineRun:
     def _open_target(self) -> None:
         self._stay.check()
         self.context.check_run()
-        self.delivery.open()
-        self.new_tables.open(self.members)
+        self._opens_since = self.context.clock()
         try:
-            for member in self.members:
-                self._find(member)
-        except BaseException:
-            with suppress(Exception):
-                self.new_tables.close()  # the next step opens it again
-            raise
+            self.delivery.open()
+            self.new_tables.open(self.members)
+            try:
+                for member in self.members:
+                    self._find(member)
+            except BaseException:
+                with suppress(Exception):
+                    self.new_tables.close()  # the next step opens it again
+                raise
+        finally:
+            self._opens_since = None
         self.opened = True
+
+    @property
+    def opening_seconds(self) -> float | None:
+        """For how long its target has been being opened; None if it is not."""
+        since = self._opens_since
+        return None if since is None else self.context.clock() - since
 
     def close(self) -> None:
         """
@@ -394,6 +407,8 @@ class PipelineRun:
         if state == TableState.RELOADING:
             # Its rows are of another baseline: their dead letters still hold changes.
             baseline = self.context.store.reloaded(self.name, member.table, baseline) or baseline
+        if self._durable and state not in (TableState.LIVE, TableState.COMPLETE):
+            # Why it was begun is not stored.
             member.load_reason = self._reload_reason(member)
         # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
@@ -411,13 +426,22 @@ class PipelineRun:
 
     def _reload_reason(self, member: Member) -> str:
         required = self.context.log.rebaseline_required(member.table)
-        return _REQUESTED if required is None else rebaseline_phrase(required.reason)
+        return _INTERRUPTED if required is None else rebaseline_phrase(required.reason)
 
     def _find(self, member: Member) -> None:
         """Load a table again that the target does not have any more as it was written."""
         if not (self._durable and member.shown and isinstance(self.target, FindsItself)):
             return
-        if self.target.lost(member.table):
+        if why := self.target.lost(member.table):
+            member.load_reason = f"not as it was left at the target: {why}"
+            self.context.note(
+                LoadedAgain(
+                    f"Table {member.table} of pipeline {self.name} is loaded again, because at its"
+                    f" target it is not as it was left: {why}",
+                    pipeline=self.name,
+                    table=member.table,
+                )
+            )
             # A requested reload still is: an earlier baseline is not enough.
             self._reset([(member, TableState.WAITING, _newer_than(member))])
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
-from headrace.errors import Fenced
+from headrace.errors import Fenced, HeadraceError
 from headrace.pipeline.batch import Runner
 from headrace.runtime.lease import Fence
 from headrace.runtime.store import ProgressStore
@@ -51,6 +51,9 @@ class RunContext:
     retries: Retries = ENDLESS
     schemas: Callable[[], Mapping[str, TableSchema] | None] = lambda: None
     """The tables that the pipeline starts with; None while neither source nor log can say."""
+
+    note: Callable[[HeadraceError], None] = lambda problem: None
+    """Reports something that happened by itself, as a notice of the source."""
 
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""

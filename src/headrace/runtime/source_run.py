@@ -256,6 +256,7 @@ class SourceRun:
         """Since when the source is not read, because of an error."""
         self._unread: HeadraceError | None = None
         """Why the newest reported entry could not be read."""
+        self._unread_at: float | None = None
         self._reported = 0
         self.acknowledged: Position | None = None
         self.recorder: RunningRecorder | None = None
@@ -516,7 +517,7 @@ class SourceRun:
             room=self._room_info(),
             left_out={**self.left_out, **self.lost},
             notices=self._notices,
-            error_since=self._lost_at,
+            error_since=self._unread_at or self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
         )
 
@@ -669,8 +670,9 @@ class SourceRun:
                     "log cannot be read", source=self.name, code=error.code, problem=str(error)
                 )
             self._unread = error
+            self._unread_at = self._unread_at or self._wall()
         else:
-            self._unread = None
+            self._unread = self._unread_at = None
 
     def _moved(self, report: StateReport) -> None:
         if report.state != "waiting" or self._state != "waiting":
@@ -690,8 +692,10 @@ class SourceRun:
         if report.state != "streaming":
             # Running copies are abandoned with their connection.
             self._progress.clear()
+        if report.state in ("streaming", "watching"):
+            self._error = None
+        if report.state != "streaming":
             return
-        self._error = None
         if (retention := self.retention) is not None:
             retention.forget()
         self._ask_again()

@@ -138,13 +138,23 @@ class SparkWatchdog:
     ) -> None:
         self._runner = runner
         self._on_change = on_change
-        self.clock = clock
-        self.was_alive, self.checked_at = True, clock()
+        self._clock = clock
+        self._alive, self._checked_at = True, clock()
         """How the last check that ended did, and when."""
+        self._died_at = clock()
 
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
         self._thread.start()
+
+    @property
+    def down_seconds(self) -> float | None:
+        """How long Spark has been dead, or has not answered; None if it runs. Never waits."""
+        now = self._clock()
+        if not self._alive:
+            return now - self._died_at
+        silent = now - self._checked_at
+        return silent if silent >= FROZEN_SECONDS else None
 
     def stop(self) -> None:
         """Stop checking; a check that waits for a frozen JVM is left behind."""
@@ -153,8 +163,11 @@ class SparkWatchdog:
 
     def _check(self, find: Callable[[], bool]) -> bool:
         found = find()
-        changed = found != self.was_alive or self.clock() - self.checked_at >= FROZEN_SECONDS
-        self.was_alive, self.checked_at = found, self.clock()
+        now = self._clock()
+        changed = found != self._alive or now - self._checked_at >= FROZEN_SECONDS
+        if self._alive and not found:
+            self._died_at = now
+        self._alive, self._checked_at = found, now
         if changed:
             self._on_change()
         return found

@@ -15,6 +15,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.cli.run import EngineRun, JsonView, LinesView, Notices, change_text
+from headrace.engine import state
 from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.testing.target import ScriptedTarget
@@ -288,6 +289,30 @@ def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
     view.changed("pipeline", "goods", "not_ready", loading)
     told = capsys.readouterr().err
     assert told.endswith("pipeline goods: streaming → loading: goods: its columns changed\n")
+
+
+def test_a_run_that_is_ended_does_not_wait_for_a_target_whose_open_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state, "_OPEN_SECONDS", 20 * patience())
+    opening, free = threading.Event(), threading.Event()
+
+    class Unopenable(ScriptedTarget):
+        def open(self, *_: object) -> None:
+            opening.set()
+            free.wait()
+
+    market, end, codes = Market(tmp_path), Asked(), list[int]()
+    configured = _Configured(market, market.pipeline(Unopenable(), name="lame"))
+    run = EngineRun(configured, market.data, LinesView(()), end)
+    thread = threading.Thread(target=lambda: codes.append(run.run()))
+    thread.start()
+    assert opening.wait(patience())
+    end.event.set()
+    thread.join(patience())
+    free.set()
+    assert codes == [0]
+    assert "pipeline lame did not stop in time and was left behind" in capsys.readouterr().err
 
 
 def test_pipelines_that_are_behind_their_source_are_told(

@@ -37,7 +37,7 @@ from headrace.cli.common import (
     same_engine,
 )
 from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
 if TYPE_CHECKING:
@@ -393,10 +393,6 @@ class RunView(Protocol):
         """Show that everything was stopped; `report` is the last status before that."""
 
 
-class _StartCancelled(Exception):
-    """Ends a start, because the end of the run was requested."""
-
-
 class RunningEngine:
     """
     An engine and the socket for its commands: a context that starts both, and stops them in order.
@@ -417,7 +413,6 @@ class RunningEngine:
         self._server: ControlServer | None = None
         self._steps: list[str] = []
         self._started: futures.Future[None] = futures.Future()
-        self._cancelled = False
 
     def __enter__(self) -> RunningEngine:
         threading.Thread(target=self._start, name="engine-start", daemon=True).start()
@@ -432,6 +427,7 @@ class RunningEngine:
         self.service.phase = "stopping"
         # The start ends at its next step, and undoes what it did: an engine cannot be stopped in
         # the middle of a step.
+        self.engine.cancel_start()
         futures.wait([self._started], timeout=START_SECONDS)
         if self._server is not None:
             self._server.withdraw()
@@ -464,10 +460,12 @@ class RunningEngine:
     def _start(self) -> None:
         try:
             self.engine.start()
-        except _StartCancelled:
-            self._started.set_result(None)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
-            self._started.set_exception(error)
+            cancelled = isinstance(error, NotRunning) and self.service.phase == "stopping"
+            if cancelled:
+                self._started.set_result(None)
+            else:
+                self._started.set_exception(error)
         else:
             if self.service.phase == "starting":
                 self.service.phase = "running"
@@ -478,10 +476,6 @@ class RunningEngine:
         # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
-        # Once, and only the start: what a stop leaves behind is also reported here.
-        if self.service.phase == "stopping" and not (self._cancelled or self._started.done()):
-            self._cancelled = True
-            raise _StartCancelled
         self.service.step = text
         if self._server is None:
             self._server = ControlServer(self.service, self._data)

@@ -164,6 +164,11 @@ class Engine:
             raise
         self._state.running = True
 
+    def cancel_start(self) -> None:
+        """End a start that runs on another thread; at its next step it raises `NotRunning`."""
+        self._state.cancelled = True
+        self._state.readiness.ended()
+
     def stop(self) -> None:
         """
         Stop everything in order; applied and recorded changes are kept. May be called twice.
@@ -264,12 +269,14 @@ class Engine:
         state.undo.append(partial(state.stop_drivers, drivers))
         drivers.start(state.runs)
         state.await_opened(state.runs)
+        self._check_cancelled()
         for recording in state.recordings.values():
             recording.on_found()
 
     def _start_spark(self) -> Runner:
         state, directory = self._state, self._state.directory
         # Not `_step`: it has not started yet, and takes longest.
+        self._check_cancelled()
         state.options.on_step("starting Spark")
         options = with_needs(state.options.spark, state.pipelines, directory.files)
         session = state.options.session
@@ -285,7 +292,12 @@ class Engine:
         self._state.nudge()
         self._state.notify()
 
+    def _check_cancelled(self) -> None:
+        if self._state.cancelled:
+            raise NotRunning("The start was cancelled")
+
     def _step(self, text: str) -> None:
+        self._check_cancelled()
         _log.info("started", step=text)
         self._state.options.on_step(text)
 
@@ -307,6 +319,7 @@ class Engine:
                     # stopped, or a recorder would outlive its engine.
                     first = first or error
         finally:
+            self._state.cancelled = False
             self._state.readiness.ended()
         if first is not None:
             raise first

@@ -119,6 +119,8 @@ class EngineState:
 
         self.drivers: Drivers | None = None
         self.running = False
+        self.cancelled = False
+        """Whether a start on another thread has to end."""
         self.changing = threading.RLock()
         self.holding = False
         """Whether nothing may be acknowledged: it is not known yet what all pipelines need."""
@@ -192,7 +194,8 @@ class EngineState:
         """Wait until targets are open, or could not be opened once; they may take longer."""
 
         def tried() -> bool:
-            return not self.at_work or all(run.was_tried or run.stopped for run in runs)
+            gone = self.cancelled or not self.at_work
+            return gone or all(run.was_tried or run.stopped for run in runs)
 
         self.readiness.wait_for(tried, _OPEN_SECONDS)
         for run in runs:

@@ -76,7 +76,7 @@ def test_a_run_that_was_abandoned_stores_nothing_under_the_name_of_its_replaceme
     store, at = run.context.store, run.members[0].reached
     world.put(2)
     target.hold()
-    errors = list[BaseException]()
+    errors = list[Fenced]()
 
     def step() -> None:
         try:
@@ -94,7 +94,7 @@ def test_a_run_that_was_abandoned_stores_nothing_under_the_name_of_its_replaceme
     thread.join(PATIENCE)
     assert store.reached("orders", "orders") == at
     assert store.intent("orders") == intent, "the batch is delivered again"
-    assert [error.code for error in errors] == ["control.fenced"]
+    assert len(errors) == 1
     for write in (
         lambda: store.set_state("orders", "orders", "waiting", 0),
         lambda: store.advance("orders", ["orders"], "", Position(1, 1 << 40)),

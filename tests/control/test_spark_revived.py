@@ -79,7 +79,12 @@ def test_a_stop_during_a_restart_waits_for_nothing_and_leaves_no_spark_behind() 
     reviving = threading.Thread(target=lambda: found.append(runner.revive()))
     reviving.start()
     assert begun.wait(PATIENCE)
-    ended = threading.Thread(target=lambda: (runner.release("tag"), runner.stop()), daemon=True)
+
+    def end() -> None:
+        runner.release("tag")
+        runner.stop()
+
+    ended = threading.Thread(target=end, daemon=True)
     ended.start()
     ended.join(PATIENCE)
     assert not ended.is_alive(), "pipelines need the lock to end"

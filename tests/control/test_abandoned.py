@@ -53,7 +53,7 @@ def test_a_job_of_a_pipeline_that_was_replaced_meanwhile_writes_nothing(market: 
         runner.held.add("orders")
         market.put("orders", 11)
         assert runner.waits.wait(PATIENCE)
-        (thread,) = [each for each in threading.enumerate() if each.name == "headrace orders"]
+        (thread,) = threads_of("orders")
         engine.change([market.pipeline(new, name="orders")], drop=["orders"])
         assert engine.await_ready(PATIENCE)
         stored = engine._state.directory.store.reached("orders", "orders")
@@ -170,3 +170,38 @@ def test_a_target_is_not_opened_again_while_a_call_of_it_that_was_left_behind_ru
         assert again.await_ready(PATIENCE)
         assert not target.met
         assert (11,) in target.rows("orders")
+
+
+class Breaking(ScriptedTarget):
+    """A target whose held write ends with an error that is not ours."""
+
+    def write(self, batch: Batch) -> Position:
+        held = not self._free.is_set()
+        found = super().write(batch)
+        if held:
+            raise RuntimeError("The connection is gone")
+        return found
+
+
+def test_an_error_of_a_step_that_was_left_behind_is_not_that_of_its_replacement(
+    market: Market,
+) -> None:
+    old, new = Breaking(), ScriptedTarget()
+    with brief(market, market.pipeline(old, name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        old.hold()
+        market.put("orders", 11)
+        assert old.holding.wait(PATIENCE)
+        left = threads_of("orders")
+        engine.change([market.pipeline(new, name="orders")], drop=["orders"])
+        assert engine.await_ready(PATIENCE)
+        old.release()
+        for thread in left:
+            thread.join(PATIENCE)
+        engine.resume("orders")
+        assert len(threads_of("orders")) == 1
+        assert engine.await_ready(PATIENCE)
+
+
+def threads_of(pipeline: str) -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == f"headrace {pipeline}"]

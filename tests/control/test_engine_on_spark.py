@@ -236,7 +236,9 @@ print(json.dumps(told))
 
 @pytest.mark.ci
 @pytest.mark.process
-def test_with_the_jvm_frozen_or_killed_delivery_stops_status_is_red_and_all_heals(tmp_path: Path) -> None:
+def test_with_the_jvm_frozen_or_killed_delivery_stops_status_is_red_and_all_heals(
+    tmp_path: Path,
+) -> None:
     told = _in_a_process(DEATH, tmp_path)
     assert told == {
         "frozen": [False, True, 10],

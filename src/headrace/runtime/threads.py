@@ -300,6 +300,8 @@ class Drivers:
         try:
             self._take_steps(run)
         except BaseException as error:
+            if run.abandoned:
+                return  # another run may have its name by now
             self._broken.add(run.name)
             run.fail(
                 ControlError(

@@ -11,6 +11,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - CorruptSegment, CorruptIndex, UnknownFormat
     - PositionExpired          the log does not reach back far enough
     - ReaderTaken              another frame uses this reader name
+    - LogFilling               a log has 70 % of its maximum size; a notice
     - LostLog                  another writer writes to the log
     - OtherSource              the log belongs to another source
   + CaptureError             a source
@@ -30,6 +31,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - BadMessage               bytes that are not a valid message
     - HistoryLost              changes may be missing: all tables are copied again; a notice
     - CopiedAgain              one table is copied again; a notice
+    - SourceFilling            a source keeps 70 % of what it may keep for us; a notice
     - TableLost                one table cannot be captured any more; a notice
     - OtherDatabase            the source is not the one that the log was recorded from
     - RecorderFailed           the recorder stopped with an error that it cannot repair
@@ -52,6 +54,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - CannotPack               an environment that cannot be packed for executors
     - BadTable, TableTaken     a lake table that is not possible, or not ours
   + TargetError              a target could not apply a batch
+    - LoadedAgain              a table at a target is not as it was left; a notice
     - FunctionFailed           the user's own target code raised
     - UnknownValue             an unchanged value was not sent, and is not stored here
   + ControlError             the engine
@@ -339,6 +342,20 @@ class CopiedAgain(CaptureError):
 
     code = "capture.copied_again"
     remedy = "The table is right again once it is copied."
+
+
+class SourceFilling(CaptureError):
+    """
+    A source keeps 70 % of the data that it may keep for Headrace. A notice: at 90 %, the pipeline
+    that it is kept for is released, and its tables are copied again.
+    """
+
+    code = "capture.filling"
+    remedy = (
+        "See what it is kept for: resume or fix that pipeline, or end that transaction. To give"
+        " pipelines more time, raise max_slot_wal_keep_size on the server, or wal_budget or"
+        " capture_budget of the source."
+    )
 
 
 class TableLost(CaptureError):
@@ -1021,6 +1038,16 @@ class TargetError(HeadraceError):
     remedy = "Check the target's own message. The batch is tried again."
 
 
+class LoadedAgain(TargetError):
+    """A table at a target is not as it was left there. A notice: it is loaded again."""
+
+    code = "targets.loaded_again"
+    remedy = (
+        "The table is right again once it is loaded. If somebody else writes to it, give the"
+        " pipeline a table of its own."
+    )
+
+
 class FunctionFailed(TargetError):
     """The code of your own target raised an exception."""
 
@@ -1158,6 +1185,18 @@ class UnknownFormat(ChangeLogError):
 
     code = "changelog.unknown_format"
     remedy = "Use the version of Headrace that wrote the file, or a newer one."
+
+
+class LogFilling(ChangeLogError):
+    """
+    A log has 70 % of its maximum size. A notice: at 90 %, nothing more is read from its source.
+    """
+
+    code = "changelog.filling"
+    remedy = (
+        "See what it is kept for: resume, fix or drop that pipeline, or stop that reader. Or raise"
+        " log.cap, free space on its disk, or lower log.keep."
+    )
 
 
 class LostLog(ChangeLogError):

@@ -12,8 +12,9 @@ import pytest
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
+from headrace.engine import state
 from headrace.engine.engine import Engine
-from headrace.errors import InvalidConfiguration, NotRunning, StorageError
+from headrace.errors import ControlError, InvalidConfiguration, NotRunning, StorageError
 from headrace.lake.formats import DELTA
 from headrace.lake.target import table
 from headrace.pipeline.definition import Pipeline
@@ -223,21 +224,63 @@ class Locked(FileTarget):
         super().open(tables, at)
 
 
-def test_a_target_that_cannot_be_opened_is_not_there_and_can_be_taken_in_later(
+def test_a_target_that_cannot_be_opened_is_tried_again_as_at_a_start(
     engine: Engine, shop: Shop, orders: IndexedMemory, tmp_path: Path
 ) -> None:
     target = Locked(tmp_path / "target.db")
-    kept = Pipeline(shop.source(), "orders", target, name="kept")
-    with pytest.raises(StorageError):
-        engine.change([kept])
-    assert [each.name for each in engine.pipelines()] == ["orders"]
-    assert engine.is_ready()
-    engine.dead_letters()
+    engine.change([Pipeline(shop.source(), "orders", target, name="kept")])
+    error = engine.pipeline_info("kept").error
+    assert isinstance(error, StorageError)
+    assert engine.is_ready(pipeline="orders")
     target.away = False
-    engine.change([kept])
     assert engine.await_ready(PATIENCE)
     shop.insert(range(100, 102))
     assert await_seen(lambda: target.row_count("orders") == orders.count() == 12)
+
+
+@pytest.mark.meets("R8")
+def test_a_target_whose_open_hangs_holds_up_no_acknowledgement_and_no_other_pipeline(
+    engine: Engine, shop: Shop, orders: IndexedMemory, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(state, "_OPEN_SECONDS", 0.05)
+    target = Locked(tmp_path / "target.db")
+    target.away = False
+    target.go_on.clear()
+    engine.change([Pipeline(shop.source(), "orders", target, name="kept")])
+    shop.insert(range(100, 103))
+    assert await_seen(lambda: orders.count() == 13)
+    assert await_seen(lambda: shop.cursor() >= shop.captured())
+    assert engine.is_ready(pipeline="orders")
+    assert not engine.is_ready(pipeline="kept")
+    target.go_on.set()
+    assert engine.await_ready(PATIENCE)
+    assert await_seen(lambda: target.row_count("orders") == 13)
+
+
+def test_a_target_whose_close_hangs_holds_up_no_change_for_long(
+    shop: Shop, orders: IndexedMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, go_on = FileTarget(tmp_path / "target.db"), threading.Event()
+    source = shop.source()
+    first = Pipeline(source, "orders", orders, name="orders")
+    kept = Pipeline(source, "orders", target, name="kept")
+    with Engine(
+        first, kept, data=shop.data, runner=ArrowRunner(), recorder="thread", shutdown_timeout=0.6
+    ) as engine:
+        assert engine.await_ready(PATIENCE)
+        monkeypatch.setattr(target, "close", go_on.wait)
+        with pytest.raises(ControlError, match="target of pipeline kept did not answer in time"):
+            engine.change(drop=["kept"])
+        shop.insert(range(100, 103))
+        assert await_seen(lambda: shop.cursor() >= shop.captured())
+        # The same target object is not opened before that call returns.
+        engine.change([kept])
+        error = engine.pipeline_info("kept").error
+        assert error is not None
+        assert "has not returned" in error.message
+        go_on.set()
+        assert engine.await_ready(PATIENCE)
 
 
 def test_a_target_that_cannot_be_closed_goes_all_the_same(

@@ -185,6 +185,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 import headrace as hr
 from bench.processes import family
+from headrace.api.handlers import ControlService
+from headrace.runtime import spark
 from tests.support.shop import PATIENCE, Shop, await_seen
 
 def is_java(pid):
@@ -203,13 +205,24 @@ engine = hr.Engine(hr.Pipeline(shop.source(), "orders", target), data=shop.data)
 with engine:
     assert engine.await_ready(2 * PATIENCE)
     (pid,) = java()
+    os.kill(pid, signal.SIGSTOP)
+    spark.FROZEN_SECONDS = 1.0
+    shop.insert(range(50, 51))
+    assert await_seen(lambda: engine.spark_down_seconds() is not None)
+    answer = ControlService(engine).unary["Status"]({})
+    (pipeline,) = answer["pipelines"]
+    told["frozen"] = (answer["ready"], "does not answer" in pipeline["reason"], target.count())
+    os.kill(pid, signal.SIGCONT)
+    spark.FROZEN_SECONDS = 10.0
+    assert await_seen(lambda: target.count() == 11)
+    assert engine.await_ready(PATIENCE)
     os.kill(pid, signal.SIGKILL)
     shop.insert(range(100, 110))
     assert await_seen(lambda: engine.pipeline_info("orders").error is not None)
     told["red"] = (not engine.is_ready(), engine.pipeline_info("orders").error.code)
     told["stopped_at"] = target.count()
     assert engine.await_ready(2 * PATIENCE), engine.pipelines()
-    assert await_seen(lambda: target.count() == 20)
+    assert await_seen(lambda: target.count() == 21)
     told["rows"] = {row["id"]: row["status"] for row in target.all()} == {
         k: v["status"] for k, v in shop.truth().items()
     }
@@ -223,11 +236,14 @@ print(json.dumps(told))
 
 @pytest.mark.ci
 @pytest.mark.process
-def test_with_the_jvm_killed_delivery_stops_status_is_red_and_all_heals(tmp_path: Path) -> None:
+def test_with_the_jvm_frozen_or_killed_delivery_stops_status_is_red_and_all_heals(
+    tmp_path: Path,
+) -> None:
     told = _in_a_process(DEATH, tmp_path)
     assert told == {
+        "frozen": [False, True, 10],
         "red": [True, "pipeline.spark_gone"],
-        "stopped_at": 10,
+        "stopped_at": 11,
         "rows": True,
         "another": True,
         "error_after": None,

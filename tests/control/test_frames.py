@@ -9,7 +9,7 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadTransform, TargetError
+from headrace.errors import BadTransform, Fenced, TargetError
 from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
@@ -176,3 +176,37 @@ def test_a_reload_of_a_table_that_was_emptied_is_told_by_a_piece_without_rows(
 def test_a_runner_without_frames_is_refused(world: Stepping) -> None:
     with pytest.raises(BadTransform):
         world.run(Pipeline(world.source, "orders", Taking()))
+
+
+class PieceRunner(FrameRunner):
+    """Gives a baseline in pieces of one row."""
+
+    def give_baseline(
+        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
+    ) -> tuple[Failure, ...]:
+        (loaded,) = self.baseline(pipeline, part)
+        for number, row in enumerate(loaded.rows.to_pylist()):
+            take([row["id"]], number + 1)
+        return loaded.failures
+
+
+def test_a_function_is_given_no_further_piece_once_nobody_waits_for_its_pipeline(
+    world: Stepping,
+) -> None:
+    for key in (1, 2, 3):
+        world.put(key)
+    world.take_baseline()
+    target = Taking()
+    run = world.run(Pipeline(world.source, "orders", target), PieceRunner(world.disk))
+    write = target.write_frame
+
+    def last(frame: Any, batch: FrameBatch) -> None:
+        write(frame, batch)
+        run.abandon()  # the engine has stopped; a session that the user brought goes on
+
+    target.write_frame = last  # type: ignore[method-assign]
+    with pytest.raises(Fenced):
+        while True:
+            run.step()
+    assert [rows for _, rows in target.given] == [[1]]
+    assert run.context.store.state("orders", "orders") == ("loading", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from itertools import count
 from pathlib import Path
@@ -183,9 +182,12 @@ def test_a_full_log_stops_reading_names_the_pin_and_goes_on_when_there_is_room(
                 ),
             )
             assert number < 200
+        [notice] = running.source_info("shop").notices
+        assert notice.problem.code == "changelog.filling"
+        assert notice.problem.facts["pinned_by"] == "kept/orders"
+        assert notice.problem.message.endswith("bytes, kept for progress kept/orders")
         lines = (market.data / "logs" / "headrace.log").read_text().splitlines()
-        [warning] = [line for line in lines if "log is running out of space" in line]
-        assert json.loads(warning)["pinned_by"] == "kept/orders"
+        assert len([line for line in lines if "changelog.filling" in line]) == 1
         info = running.log_info("shop")
         assert info.percent is not None
         assert 85 < info.percent < 120

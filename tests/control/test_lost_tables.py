@@ -95,6 +95,7 @@ def test_a_table_that_is_gone_stops_its_pipeline_alone_and_is_copied_when_it_is_
         assert "items" in engine.source_info("shop").left_out
         assert not engine.is_ready(pipeline="items")
         assert not engine.await_ready(PATIENCE)  # at once: waiting does not help
+        assert not engine.reload("shop", "items", timeout=None)  # the same
         # The others go on, and are ready.
         assert pair.follows(100)
         assert await_that(engine, lambda: engine.is_ready(pipeline="orders"))

@@ -11,11 +11,13 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError, TableTaken, TargetError
+from headrace.pipeline.definition import Pipeline
 from headrace.runtime import model
 from headrace.tables import Row
 from headrace.targets.memory import memory
 from headrace.targets.row_target import RowTarget
-from headrace.testing.target import ScriptedTarget, TargetDisk
+from headrace.testing.target import ScriptedLoading, ScriptedTarget, TargetDisk
+from tests.control.stepping import Stepping
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
 
 
@@ -158,3 +160,75 @@ def test_a_paused_pipeline_opens_its_target_and_no_more(market: Market) -> None:
         assert again.calls["write"] == 0
         engine.resume()
         assert await_seen(lambda: len(again.rows("orders")) == 11)
+
+
+class Forgetful(ScriptedTarget):
+    """A target that cannot say at first whether its tables are as it left them."""
+
+    def __init__(self, disk: TargetDisk) -> None:
+        super().__init__(disk)
+        self.fails = 2
+
+    def lost(self, table: str) -> str | None:
+        self.fails -= 1
+        if self.fails >= 0:
+            raise TargetError("Not now")
+        return None
+
+
+def test_a_target_that_fails_after_it_was_opened_is_closed_before_it_is_opened_again(
+    market: Market,
+) -> None:
+    disk = TargetDisk()
+    with market.engine(market.pipeline(ScriptedTarget(disk), name="kept")) as engine:
+        assert engine.await_ready(PATIENCE)
+    target = Forgetful(disk)
+    with market.engine(market.pipeline(target, name="kept")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert (target.calls["open"], target.calls["close"]) == (3, 2)
+    assert target.calls["close"] == 3
+
+
+class Altered(ScriptedTarget):
+    """A target whose table somebody else has written to, as it finds at its next start."""
+
+    def lost(self, table: str) -> str | None:
+        return "another writer" if self.calls["load"] == 0 else None
+
+
+def test_a_table_that_is_not_as_it_was_left_is_loaded_again_with_a_notice_and_a_reason(
+    market: Market,
+) -> None:
+    disk = TargetDisk()
+    with market.engine(market.pipeline(ScriptedTarget(disk), name="kept")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert engine.source_info("shop").notices == ()
+    target, reasons = Altered(disk), list[str]()
+    load = target.load
+
+    def noted(table: str, baseline: int) -> ScriptedLoading:
+        reasons.append(engine.pipeline_info("kept").tables[0].reason)
+        return load(table, baseline)
+
+    target.load = noted  # type: ignore[method-assign]
+    engine = market.engine(market.pipeline(target, name="kept"))
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        [notice] = engine.source_info("shop").notices
+        assert notice.problem.code == "targets.loaded_again"
+        assert notice.problem.message.endswith("it is not as it was left: another writer")
+    assert reasons == ["not as it was left at the target: another writer"]
+
+
+def test_a_load_that_a_restart_interrupted_has_a_reason(world: Stepping) -> None:
+    target = ScriptedTarget()
+    pipeline = Pipeline(world.source, "orders", target)
+    world.put(1)
+    run = world.run(pipeline)
+    world.settle(run)
+    run.ask_reload("orders", 1)
+    run.step()
+    assert run.members[0].load_reason == "a new copy was requested"
+    run.close()
+    again = world.run(pipeline)
+    assert again.members[0].load_reason == "its load was not finished before the restart"

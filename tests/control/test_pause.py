@@ -384,3 +384,13 @@ def test_a_paused_pipeline_that_never_loaded_loads_when_it_is_resumed(tmp_path: 
         assert engine.await_ready(PATIENCE)
         assert {row["id"]: dict(row) for row in orders.all()} == shop.truth()
     shop.close()
+
+
+def test_a_reload_does_not_wait_for_a_pipeline_that_is_paused(market: Market) -> None:
+    target = memory()
+    with market.engine(market.pipeline(target, name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.pause("orders")
+        assert not engine.reload("shop", "orders", timeout=None)
+        engine.resume("orders")
+        assert await_seen(lambda: engine.pipeline_info("orders").tables[0].baseline == 2)

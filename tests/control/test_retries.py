@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from headrace.capture.messages import Retries
 from headrace.config.schema import Plain, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
-from headrace.errors import JobFailed
+from headrace.errors import InvalidConfiguration, JobFailed, WrongValue
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
@@ -101,3 +103,30 @@ def test_a_configuration_has_them_for_pipelines_and_for_sources() -> None:
     assert options.retry == Retries(5, 1.0, 30.0)
     assert options.reconnect == Retries(None, None, 120.0)
     assert options.shutdown_timeout == 10.0
+
+
+@pytest.mark.parametrize("pauses", [(0.0, None), (None, 0.0), (0.001, 1.0)])
+def test_a_pause_that_would_not_limit_the_load_is_refused(
+    pauses: tuple[float | None, float | None],
+) -> None:
+    with pytest.raises(WrongValue, match="at least 10 ms"):
+        Retries(None, *pauses)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "least"),
+    [
+        ("retry", "first_pause", "10ms"),
+        ("reconnect", "longest_pause", "10ms"),
+        ("shutdown", "timeout", "100ms"),
+    ],
+)
+def test_a_duration_that_is_too_short_is_an_error_of_the_configuration(
+    section: str, key: str, least: str
+) -> None:
+    text: Plain = {
+        "sources": {"shop": {"type": "sqlite", "path": "shop.db", "record": ["orders"]}},
+        section: {key: "0s"},
+    }
+    with pytest.raises(InvalidConfiguration, match=f"{section}.{key} must be at least {least}"):
+        configured(node_of(text, SourceLocation("headrace.conf", 7, 3)))

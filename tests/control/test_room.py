@@ -17,7 +17,15 @@ from headrace.changelog.position import Position
 from headrace.engine.engine import Engine
 from headrace.errors import SetAside
 from headrace.runtime.model import Watermark, acknowledged
-from headrace.runtime.wal_pressure import FULL, LOG, SERVER, is_full, pinned_by, to_release
+from headrace.runtime.wal_pressure import (
+    FULL,
+    LOG,
+    SERVER,
+    is_full,
+    is_tight,
+    pinned_by,
+    to_release,
+)
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget
@@ -120,6 +128,15 @@ def test_a_measurement_comes_over_the_wire() -> None:
     assert REPORTS.decode(msgspec.json.encode(report)) == report
 
 
+def test_an_amount_that_goes_up_and_down_around_the_limit_is_one_crossing() -> None:
+    tight, told = False, 0
+    for used in (69, 70, 69, 71, 60, 75, 59, 69, 70):
+        before, tight = tight, is_tight(used, 100, before=tight)
+        told += tight and not before
+    assert told == 2
+    assert not is_tight(1_000, None, before=True)
+
+
 # -- in the engine ------------------------------------------------------------------------
 
 
@@ -194,10 +211,17 @@ def test_a_paused_pipeline_that_fills_its_source_is_set_aside(market: SmallMarke
         assert room is not None
         assert (room.limit, room.percent, room.pinned_by) == (None, None, "kept")
         assert not is_released(engine, "kept")()
+        assert engine.source_info("shop").notices == ()
+        market.source.limit = 65
+        assert await_seen(lambda: engine.source_info("shop").notices != ())
+        assert market.measured(3)
+        [filling] = engine.source_info("shop").notices
+        assert filling.problem.code == "capture.filling"
+        assert filling.problem.message.endswith("of 65 bytes that it may keep, for kept")
         market.source.limit = 55
         assert await_that(engine, is_released(engine, "kept"))
         assert await_seen(lambda: market.source.held == 0)
-        [notice] = engine.source_info("shop").notices
+        [_, notice] = engine.source_info("shop").notices
         assert notice.problem.code == "control.set_aside"
         assert "Pipeline kept was released from its source" in notice.problem.message
         info = engine.pipeline_info("kept")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.engine import Engine
+from headrace.engine.engine import Engine, _part
 from headrace.errors import ControlError, WrongValue
 from headrace.observe import logs
 from headrace.runtime.threads import StopLimits
@@ -113,6 +113,21 @@ def test_a_pipeline_that_hangs_can_be_dropped(market: Market) -> None:
     target.release()
     assert await_seen(lambda: not target.holding.is_set())
     assert stopped(engine)
+
+
+def test_each_part_of_a_stop_has_a_name_for_people(market: Market) -> None:
+    with brief(market, market.pipeline(memory(), name="orders")) as engine:
+        parts = [_part(call) for call in engine._state.undo]
+    assert parts == [
+        "the lock of the data directory",
+        "the log file",
+        "the control store (control.sqlite)",
+        "source shop",
+        "the target of pipeline orders",
+        "the last acknowledgement",
+        "the threads of the pipelines",
+        "the retention of the logs",
+    ]
 
 
 def test_each_step_of_a_stop_leaves_time_for_the_ones_after_it() -> None:

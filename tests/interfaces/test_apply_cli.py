@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.errors import TargetError
+from headrace.targets.memory import IndexedMemory
 from tests.interfaces.at_work import CONFIGURATION, started
 from tests.interfaces.inside import Begin, inside
 from tests.support.patience import patience
@@ -96,6 +98,29 @@ def test_what_changed_is_shown_and_done_while_the_engine_runs(
         assert names == ["bills"]
         code, *_ = run.ended()
     assert code == 0
+
+
+def test_a_target_that_cannot_be_opened_is_named_by_apply_and_tried_again(
+    shop: Shop,
+    tmp_path: Path,
+    inside: Begin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise TargetError("The target is away")
+
+    with inside("run") as run:
+        run.ready()
+        (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN)
+        with monkeypatch.context() as patched:
+            patched.setattr(IndexedMemory, "open", refuse)
+            assert main.exit_code(["apply", "--yes"]) == 0
+            told = capsys.readouterr()
+            assert "✓ applied" in told.out
+            assert "pipeline open: The target is away" in told.err
+        run.ready()
+        assert run.ended()[0] == 0
 
 
 def test_a_wrong_configuration_changes_nothing_and_is_told_with_its_place(

@@ -14,13 +14,17 @@ from typing import IO, Any
 import pytest
 
 from headrace.cli import main
-from headrace.cli.run import JsonView, LinesView, Notices, change_text
+from headrace.cli.run import EngineRun, JsonView, LinesView, Notices, change_text
+from headrace.engine import state
+from headrace.engine.engine import Engine
+from headrace.pipeline.definition import Pipeline
+from headrace.testing.target import ScriptedTarget
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
-from tests.interfaces.inside import Begin, inside
+from tests.interfaces.inside import Asked, Begin, inside
 from tests.interfaces.terminal import Terminal
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
-from tests.support.shop import Shop, await_seen
+from tests.support.shop import Market, Shop, await_seen
 
 __all__ = ["inside"]
 
@@ -218,7 +222,7 @@ def test_a_batch_that_takes_long_is_told_with_its_size(capsys: pytest.CaptureFix
     for _ in range(3):
         view.show(report)  # not again and again
     told = capsys.readouterr().err
-    assert told.endswith(" pipeline orders is applying 500,000 changes, for 12 s\n")
+    assert told.endswith(" pipeline orders has been applying 500,000 changes for 12 s\n")
     assert told.count("applying") == 1
     batch["seconds"] = 0.1
     LinesView(()).show(report)
@@ -259,6 +263,15 @@ def test_a_notice_is_told_once_with_its_remedy(
     told = "".join(capsys.readouterr())
     assert [told.count(f"Table t{number} is copied again") for number in (1, 2, 3)] == [1, 1, 1]
     assert told.count("Wait.") == 3
+    # The source was dropped, and added again: it counts from 1.
+    for sources in ([], [{"name": "shop", "notices": [notice(1)]}]):
+        for name, new in notices.new({"sources": sources}):
+            view.notice(name, new)
+    assert "Table t1 is copied again" in "".join(capsys.readouterr())
+    again = Notices()
+    for numbers in ((1, 2), (1,)):
+        found = {"name": "shop", "notices": [notice(number) for number in numbers]}
+        assert [new["number"] for _, new in again.new({"sources": [found]})] == [*numbers]
 
 
 def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
@@ -276,6 +289,39 @@ def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
     view.changed("pipeline", "goods", "not_ready", loading)
     told = capsys.readouterr().err
     assert told.endswith("pipeline goods: streaming → loading: goods: its columns changed\n")
+
+
+def test_a_run_that_is_ended_does_not_wait_for_a_target_whose_open_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state, "_OPEN_SECONDS", 20 * patience())
+    opening, free = threading.Event(), threading.Event()
+
+    class Unopenable(ScriptedTarget):
+        def open(self, *_: object) -> None:
+            opening.set()
+            free.wait()
+
+    market, end, codes = Market(tmp_path), Asked(), list[int]()
+    configured = _Configured(market, market.pipeline(Unopenable(), name="lame"))
+    run = EngineRun(configured, market.data, LinesView(()), end)
+    thread = threading.Thread(target=lambda: codes.append(run.run()))
+    thread.start()
+    assert opening.wait(patience())
+    end.event.set()
+    thread.join(patience())
+    free.set()
+    assert codes == [0]
+    assert "pipeline lame did not stop in time and was left behind" in capsys.readouterr().err
+
+
+def test_pipelines_that_are_behind_their_source_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reason = "source shop: Reading is 25 s behind the source"
+    behind = {"state": "not_ready", "reason": reason, "error": None}
+    LinesView(()).changed("pipeline", "orders", "streaming", behind)
+    assert capsys.readouterr().err.endswith(f"pipeline orders: streaming → not ready: {reason}\n")
 
 
 def test_a_name_is_told_as_it_is_written() -> None:
@@ -403,3 +449,49 @@ pipelines.goods {{ source = main, tables = [goods], target {{ type = indexed-mem
         assert "hush-hush" not in begun + out + err
     logs = [each for each in tmp_path.rglob("*.log") if each.is_file()]
     assert not any("hush-hush" in each.read_text() for each in logs)
+
+
+class _Configured:
+    """A configuration of an engine on Arrow; it says with what the engine is stopped."""
+
+    service = "shop"
+
+    def __init__(self, market: Market, *pipelines: Pipeline) -> None:
+        self.data = market.data
+        self._pipelines = pipelines
+
+    def engine(self, **overrides: Any) -> Engine:
+        return Engine(
+            *self._pipelines, runner=ArrowRunner(), recorder="thread", shutdown_timeout=0.6,
+            **overrides,
+        )  # fmt: skip
+
+
+def test_a_run_ends_in_order_although_writes_of_two_pipelines_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    market, end = Market(tmp_path), Asked()
+    targets = {"one": ScriptedTarget(), "two": ScriptedTarget()}
+    pipelines = [market.pipeline(target, name=name) for name, target in targets.items()]
+    configured = _Configured(market, *pipelines)
+    view = LinesView(())
+    run = EngineRun(configured, market.data, view, end)
+    codes = list[int]()
+    thread = threading.Thread(target=lambda: codes.append(run.run()))
+    thread.start()
+    engine = run._running.engine
+    assert engine.await_ready(patience()) or await_seen(engine.is_ready)
+    for target in targets.values():
+        target.hold()
+    market.put("orders", 11)
+    assert all(target.holding.wait(patience()) for target in targets.values())
+    end.event.set()
+    thread.join(patience())
+    for target in targets.values():
+        target.release()
+    assert codes == [0]
+    told = capsys.readouterr().err
+    for name in targets:
+        assert f"pipeline {name} did not stop in time and was left behind" in told
+    # Nothing of theirs was closed while they write.
+    assert [target.calls["close"] for target in targets.values()] == [0, 0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,14 @@ from headrace.api import client
 from headrace.api.handlers import ControlService
 from headrace.cli.main import exit_code
 from headrace.cli.run import all_counted, rows_text
+from headrace.cli.status import remarks
+from headrace.deadletters.store import DeadLetterStore
+from headrace.engine import state
 from headrace.engine.engine import Engine
 from headrace.runtime.lease import Lease
 from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
 from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.interfaces.at_work import CONFIGURATION
@@ -140,13 +146,46 @@ def test_a_spark_that_does_not_answer_is_not_waited_for_and_not_ready(
         answer = status_of(engine)
         assert not answer["ready"]
         assert "does not answer" in answer["pipelines"][0]["reason"]
+        assert answer["spark_down_seconds"] >= FROZEN_SECONDS
+        told = [remark.what for remark in remarks(answer)]
+        assert any(
+            each.startswith("Spark is not running, or does not answer, since ") for each in told
+        )
         # Neither are the source's reports held up by it.
         market.put("orders", 11)
         assert market.recorded(engine)
         spark.frozen = False
         free.set()
         assert await_seen(lambda: bool(status_of(engine)["ready"]))
+        assert status_of(engine)["spark_down_seconds"] is None
         watchdog.stop()
+
+
+class Unopenable(ScriptedTarget):
+    """A target whose open hangs until somebody sets `free`."""
+
+    def __init__(self, free: threading.Event) -> None:
+        super().__init__()
+        self.free = free
+
+    def open(self, *args: Any) -> None:
+        self.free.wait()
+        super().open(*args)
+
+
+def test_a_target_whose_open_hangs_is_the_reason_that_is_shown(
+    market: Market, free: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_OPEN_SECONDS", 0.05)
+    with market.engine(market.pipeline(Unopenable(free), name="orders")) as engine:
+        (pipeline,) = status_of(engine)["pipelines"]
+        assert not pipeline["ready"]
+        assert pipeline["reason"].startswith("its target is being opened, for ")
+        assert pipeline["opening_seconds"] is not None
+        free.set()
+        assert engine.await_ready(PATIENCE)
+        (pipeline,) = status_of(engine)["pipelines"]
+        assert (pipeline["reason"], pipeline["opening_seconds"]) == ("", None)
 
 
 def test_a_disk_that_hangs_while_a_dead_letter_is_stored_is_not_waited_for(
@@ -242,6 +281,41 @@ def test_an_engine_that_is_suspended_is_named_and_not_waited_for(
     told = capsys.readouterr().err
     assert f"process {os.getpid()}, did not answer" in told
     assert "control.no_answer" in told
+
+
+def test_an_engine_that_is_suspended_is_not_taken_for_none_however_often_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "STATUS_SECONDS", 0.02)
+    (tmp_path / "run").mkdir()
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/engine.sock")
+        listening.listen(1)  # more connections than this are not taken by the kernel
+        announced = {"format": 1, "pid": os.getpid(), "socket": f"{folder}/engine.sock"}
+        (tmp_path / "run" / "engine.json").write_text(json.dumps(announced))
+        for _ in range(3):
+            assert exit_code(["status", "--data", str(tmp_path)]) == 4
+            assert "control.no_answer" in capsys.readouterr().err
+
+
+def test_counts_of_dead_letters_wait_once_however_many_writes_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[float]()
+
+    class Held:
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return False
+
+    monkeypatch.setattr(DeadLetterStore, "_hung_at", -math.inf)
+    files = Files(RealDisk(), str(tmp_path))
+    for number in range(50):
+        store = DeadLetterStore(files, f"p{number}", time.time)
+        monkeypatch.setattr(store, "_lock", Held())
+        assert store.count == 0
+    assert sum(waited) < 1
+    monkeypatch.setattr(DeadLetterStore, "_hung_at", -math.inf)
 
 
 def test_doctor_does_not_take_an_engine_that_hangs_for_none(

@@ -279,7 +279,7 @@ def test_a_batch_in_progress_is_told_with_its_size_and_since_when(
         assert pipeline["applying"]["changes"] == 300
         assert pipeline["applying"]["seconds"] >= 0
         pipeline["applying"]["seconds"] = 7.0
-        assert "pipeline orders is applying 300 changes, for 7 s" in drawn(status_view(report))
+        assert "pipeline orders has been applying 300 changes for 7 s" in drawn(status_view(report))
         go.set()
         assert await_that(here.engine, lambda: here.engine.pipelines()[0].rows == 310)
         assert here.engine.pipelines()[0].applying is None

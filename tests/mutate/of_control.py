@@ -274,7 +274,7 @@ OF_CONTROL = (
     Mutation(
         "rows of a load that could not be shown are kept for good",
         "runtime/target_load.py",
-        "                    loading.discard()\n            raise\n",
+        "                    self._discard(loading)\n            raise\n",
         "                    pass\n            raise\n",
         test=(
             "tests/control/test_reload.py"

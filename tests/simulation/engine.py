@@ -218,7 +218,7 @@ class Engine:
         self._spawn_at = clock()
         self.log = LogReader.open(self.files, database.name)
         self.recording = SourceRun(
-            database.name, "test", self.log, lambda: None, lambda: WALL + clock()
+            database.name, "test", self.log, lambda: None, lambda: WALL + clock(), clock
         )
         self.recording.recorder = self
         self.spawn()

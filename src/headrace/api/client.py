@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ ANSWER_SECONDS = 60.0
 
 STATUS_SECONDS = 5.0
 """The same for a status, which waits for nothing: more than a busy machine takes."""
+
+
+_FULL_SECONDS = 0.02
 
 
 class Control:
@@ -35,7 +39,7 @@ class Control:
             raise server.not_reached(folder)
         control = cls(folder, found.socket)
         # The file of a killed engine still exists: only its socket shows whether it runs.
-        control._opened(ANSWER_SECONDS).close()
+        control._opened(STATUS_SECONDS).close()
         return control
 
     def call(
@@ -76,12 +80,20 @@ class Control:
             connection.close()
 
     def _opened(self, timeout: float | None) -> _Connection:
-        connection = _Connection(self._path, timeout)
-        try:
-            connection.connect()
-        except OSError:
-            raise server.not_reached(self._data) from None
-        return connection
+        until = time.monotonic() + (ANSWER_SECONDS if timeout is None else timeout)
+        while True:
+            connection = _Connection(self._path, timeout)
+            try:
+                connection.connect()
+            except BlockingIOError:
+                # It has a socket, and takes no connection: too many wait to be answered.
+                if time.monotonic() >= until:
+                    raise self._silent(ANSWER_SECONDS if timeout is None else timeout) from None
+                time.sleep(_FULL_SECONDS)
+            except OSError:
+                raise server.not_reached(self._data) from None
+            else:
+                return connection
 
     def _asked(
         self, connection: _Connection, verb: str, kind: str, data: bytes

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.api import table_reads
-from headrace.api.messages import Rates, pipeline_fields, source_fields
+from headrace.api.messages import Rates, pipeline_fields, sentence, source_fields
 from headrace.api.table_reads import columns_shown
 from headrace.config.schema import nearest
 from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
@@ -190,6 +190,7 @@ class ControlService:
             "phase": self.phase,
             "step": self.step,
             "ready": ready and engine.is_ready(),
+            "spark_down_seconds": engine.spark_down_seconds(),
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }
@@ -450,7 +451,7 @@ class ApplyVerb:
             except InvalidConfiguration:
                 raise  # and nothing has changed
             except BaseException:
-                # A pipeline that could not be opened is not running: the next plan adds it again.
+                # A pipeline that could not be added is not running: the next plan adds it again.
                 self._applied = after
                 raise
             self._applied = after
@@ -467,6 +468,12 @@ class ApplyVerb:
             "steps": steps,
             "now": bool(plan.add or plan.drop or plan.sources),
             "done": done,
+            # Targets are opened again and again: it may succeed, and is not an error of this call.
+            "in_error": [
+                {"name": each.name, "reason": sentence(each.error, each.name)}
+                for each in (self._engine.pipelines() if done else ())
+                if each.name in plan.add and each.error is not None
+            ],
         }
 
 

@@ -99,6 +99,7 @@ def pipeline_fields(
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
+        "opening_seconds": _rounded(pipeline.opening_seconds),
         "applying": None
         if pipeline.applying is None
         else {
@@ -143,7 +144,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
 def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
     """Return the state as one word, and what keeps the pipeline from being ready."""
     if pipeline.state in ("paused", "failed", "stopped"):
-        return pipeline.state, _sentence(pipeline.error, pipeline.name)
+        return pipeline.state, sentence(pipeline.error, pipeline.name)
     if ready:
         state = "streaming" if pipeline.state == "live" else pipeline.state
         return state, _load_reasons(pipeline)
@@ -159,19 +160,23 @@ def state_phrase(state: str) -> str:
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or _sentence(source.error, source.name)
+        why = "" if source is None else source.reason or sentence(source.error, source.name)
         return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
-        return f"source {pipeline.source}: {_sentence(source.error, source.name)}"
+        return f"source {pipeline.source}: {sentence(source.error, source.name)}"
     if pipeline.error is not None:
-        return f"retrying: {_sentence(pipeline.error, pipeline.name)}"
+        return f"retrying: {sentence(pipeline.error, pipeline.name)}"
+    if pipeline.spark_down_seconds is not None:
+        return f"Spark is not running, or does not answer, for {pipeline.spark_down_seconds:.0f} s"
+    if pipeline.opening_seconds is not None:
+        return f"its target is being opened, for {pipeline.opening_seconds:.0f} s"
     if pipeline.state in _COMING:
         return _load_reasons(pipeline)
     if source.reason:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
-        return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
-    return "Spark is not running, or does not answer"
+        return f"the oldest change that is not applied yet is {pipeline.lag_seconds:.0f} s old"
+    return "it is not confirmed yet that all changes are applied"
 
 
 def _load_reasons(pipeline: PipelineInfo) -> str:
@@ -183,7 +188,8 @@ def _load_reasons(pipeline: PipelineInfo) -> str:
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in tables.items())
 
 
-def _sentence(error: HeadraceError | None, subject: str) -> str:
+def sentence(error: HeadraceError | None, subject: str) -> str:
+    """Return an error's message with its facts; empty if there is none."""
     return "" if error is None else with_facts(error.message, error.facts, subject)
 
 

@@ -22,7 +22,7 @@ from headrace.changelog.entries import File, SchemaColumn
 from headrace.changelog.history import as_columns
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.errors import HeadraceError, RecorderFailed, all_errors, fact_text
+from headrace.errors import HeadraceError, RecorderFailed, WrongValue, all_errors, fact_text
 
 _HEAD = struct.Struct(">I")
 LONGEST = 256 << 20
@@ -109,6 +109,9 @@ class StopRecorder(msgspec.Struct, frozen=True, tag="stop"):
     """Flush complete commits and exit."""
 
 
+SHORTEST_PAUSE_SECONDS = 0.01
+
+
 class Retries(msgspec.Struct, frozen=True):
     """How often, and with what pauses in seconds, a pipeline or a source is tried again."""
 
@@ -120,6 +123,11 @@ class Retries(msgspec.Struct, frozen=True):
 
     longest_pause: float | None = None
     """The limit of the pauses; None: 30 seconds."""
+
+    def __post_init__(self) -> None:
+        for pause in (self.first_pause, self.longest_pause):
+            if pause is not None and pause < SHORTEST_PAUSE_SECONDS:
+                raise WrongValue("A pause must be at least 10 ms: it limits the load", given=pause)
 
     def exhausted(self, attempts: int) -> bool:
         """Whether this number of failures in a row is the limit."""
@@ -188,6 +196,13 @@ class LagReport(msgspec.Struct, frozen=True, tag="lag"):
 
     silence: float | None = None
     """Seconds since anything was received on the source's stream."""
+
+    at: float | None = None
+    """
+    When all of this was measured, by the monotonic clock, which processes of a machine share.
+
+    The engine may read a report much later. None: not known.
+    """
 
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):

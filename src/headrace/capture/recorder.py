@@ -325,7 +325,7 @@ class Recorder:
         age = None if self._current is None else now - self._current
         self._reports.append(
             LagReport(
-                lag.changes, lag.seconds, self._captured, lag.bytes, lag.room, age, lag.silence
+                lag.changes, lag.seconds, self._captured, lag.bytes, lag.room, age, lag.silence, now
             )
         )
 

@@ -72,6 +72,8 @@ def apply(
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif answer["done"]:
         click.echo("✓ applied")
+        for each in answer["in_error"]:
+            click.echo(f"  pipeline {each['name']}: {each['reason']}", err=True)
         click.echo("  next: headrace status", err=True)
     return errors.DONE
 

@@ -12,6 +12,7 @@ its data directory. All of this is in `RunningEngine`, which the demo uses, too.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -36,7 +37,7 @@ from headrace.cli.common import (
     same_engine,
 )
 from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ def _batches(report: Mapping[str, Any], least: float) -> list[str]:
     ]
 
 
+_SOURCE_AWAY = re.compile(r"source [^\s:]+ ")
+"""Begins the reason of a pipeline whose source is not read; with a colon, it is only behind."""
+
+
 class LinesView:
     """Without a terminal: lines to stderr, each with its time."""
 
@@ -204,7 +209,7 @@ class LinesView:
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         if what == "pipeline":
-            if new["reason"].startswith("source "):
+            if _SOURCE_AWAY.match(new["reason"]):
                 self._source_away.setdefault(name, old)
                 return
             old = self._source_away.pop(name, old)
@@ -388,10 +393,6 @@ class RunView(Protocol):
         """Show that everything was stopped; `report` is the last status before that."""
 
 
-class _StartCancelled(Exception):
-    """Ends a start, because the end of the run was requested."""
-
-
 class RunningEngine:
     """
     An engine and the socket for its commands: a context that starts both, and stops them in order.
@@ -426,6 +427,7 @@ class RunningEngine:
         self.service.phase = "stopping"
         # The start ends at its next step, and undoes what it did: an engine cannot be stopped in
         # the middle of a step.
+        self.engine.cancel_start()
         futures.wait([self._started], timeout=START_SECONDS)
         if self._server is not None:
             self._server.withdraw()
@@ -458,10 +460,12 @@ class RunningEngine:
     def _start(self) -> None:
         try:
             self.engine.start()
-        except _StartCancelled:
-            self._started.set_result(None)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
-            self._started.set_exception(error)
+            cancelled = isinstance(error, NotRunning) and self.service.phase == "stopping"
+            if cancelled:
+                self._started.set_result(None)
+            else:
+                self._started.set_exception(error)
         else:
             if self.service.phase == "starting":
                 self.service.phase = "running"
@@ -472,8 +476,6 @@ class RunningEngine:
         # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
-        if self.service.phase == "stopping":
-            raise _StartCancelled
         self.service.step = text
         if self._server is None:
             self._server = ControlServer(self.service, self._data)
@@ -488,8 +490,13 @@ class Notices:
 
     def new(self, report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each notice that an earlier status did not have, with the name of its source."""
+        names = {source["name"] for source in report["sources"]}
+        self._last = {name: number for name, number in self._last.items() if name in names}
         for source in report["sources"]:
             name = source["name"]
+            numbers = [notice["number"] for notice in source["notices"]]
+            if max(numbers, default=0) < self._last.get(name, 0):
+                del self._last[name]  # dropped and added again since
             for notice in source["notices"]:
                 if notice["number"] > self._last.get(name, 0):
                     self._last[name] = notice["number"]

@@ -129,6 +129,9 @@ def remarks(
 
     `command` turns the words of a suggested command into a command line.
     """
+    if (down := report.get("spark_down_seconds")) is not None:
+        since = _moment(time.time() - down)
+        yield Remark(f"Spark is not running, or does not answer, since {since}")
     for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
@@ -178,7 +181,11 @@ def _since(each: Mapping[str, Any]) -> str:
     if (since := each.get("error_since")) is None:
         return ""
     newest = each.get("newest")
-    rows = "" if newest is None else f", its newest change is of {_moment(newest)}"
+    rows = (
+        ""
+        if newest is None
+        else f"; the newest change in its log was committed at {_moment(newest)}"
+    )
     return f" since {_moment(since)}{rows}"
 
 
@@ -190,7 +197,8 @@ def batch_text(pipeline: Mapping[str, Any]) -> str:
     """Return how large the batch in progress is, and how long it has taken so far."""
     batch = pipeline["applying"]
     changes = f"{batch['changes']:,} change{'' if batch['changes'] == 1 else 's'}"
-    return f"pipeline {pipeline['name']} is applying {changes}, for {time_text(batch['seconds'])}"
+    took = time_text(batch["seconds"])
+    return f"pipeline {pipeline['name']} has been applying {changes} for {took}"
 
 
 def dead_letters_text(pipeline: str, count: int) -> str:
@@ -387,7 +395,8 @@ def source_line(source: Mapping[str, Any]) -> Text | None:
     if source["lag_bytes"] is not None:
         parts.insert(0, f"{source['lag_bytes']:,} bytes behind the server")
     if source["current_seconds"] is not None:
-        parts.append(f"everything up to {lag_text(source['current_seconds'])} ago is read")
+        age = lag_text(source["current_seconds"])
+        parts.append(f"everything committed up to {age} ago has been read")
     return Text(f"source {source['name']}: {', '.join(parts)}", "dim")
 
 

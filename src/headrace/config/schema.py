@@ -416,9 +416,11 @@ class Number:
 class Duration:
     """A duration, written with its unit; the value is in seconds."""
 
+    least: str | None = None
+
     @property
     def label(self) -> str:
-        return "duration"
+        return "duration" if self.least is None else f"duration, at least {self.least}"
 
     def read(self, node: Node, at: str, problems: Problems) -> float:
         from headrace.config.units import duration
@@ -428,7 +430,7 @@ class Duration:
             # A bare zero is the same in every unit.
             if text is None or (_number(node) or 0) != 0:
                 raise ValueError  # noqa: TRY301  # reported below, like other invalid durations
-            return 0.0 if _number(node) == 0 else float(duration(text))
+            found = 0.0 if _number(node) == 0 else float(duration(text))
         except (ValueError, HeadraceError):
             problems.add(
                 WrongType,
@@ -438,6 +440,15 @@ class Duration:
                 remedy=f"Write {at} = 500ms, 10s, 5m, 24h or 7d.",
             )
             return 0.0
+        if self.least is not None and found < duration(self.least):
+            problems.add(
+                WrongValue,
+                node.location,
+                at,
+                f"must be at least {self.least}",
+                remedy="Change it to such a duration.",
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ letters a second.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import TypeAlias
+from time import monotonic
+from typing import ClassVar, TypeAlias
 
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.deadletters.letter import (
@@ -237,6 +239,7 @@ FOLDER = "dead-letters"
 
 _COUNT_SECONDS = 0.05
 """How long a count waits for a write."""
+_AGAIN_SECONDS = 1.0
 
 _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
 
@@ -249,6 +252,9 @@ class DeadLetterStore:
     `StorageError` and `StorageFull`, after which they may be called again; `AlreadyStored`
     if another engine has written, and then this one must stop. *Threads*: any.
     """
+
+    _hung_at: ClassVar[float] = -math.inf
+    """When a count last waited for a write in vain."""
 
     def __init__(self, files: Files, pipeline: str, clock: Callable[[], float]) -> None:
         self._files = files.within(f"{FOLDER}/{pipeline}")
@@ -371,11 +377,15 @@ class DeadLetterStore:
 
         Reads nothing, and does not wait for a write, which may hang: then it is the last number.
         """
-        if self._lock.acquire(timeout=_COUNT_SECONDS):
+        # Once for all pipelines: they have one disk, and a status counts each more than once.
+        waits = monotonic() - DeadLetterStore._hung_at >= _AGAIN_SECONDS
+        if self._lock.acquire(timeout=_COUNT_SECONDS if waits else 0):
             try:
                 self._counted = len(self._ledger.chosen(None, superseded=False))
             finally:
                 self._lock.release()
+        else:
+            DeadLetterStore._hung_at = monotonic()
         return self._counted
 
     def keys(self, with_new: Sequence[NewDeadLetter] = ()) -> int:

@@ -104,6 +104,7 @@ def pipeline_run(
         retries=state.options.retry,
         schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
+        note=recording.note,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)

@@ -210,14 +210,14 @@ _RETRIES = (
         Integer(1),
         "After this many failures in a row it stops, until it is resumed (default: never).",
     ),
-    Key("first_pause", Duration(), "The first pause; each later one is twice as long."),
-    Key("longest_pause", Duration(), "The limit of the pauses.", default="30s"),
+    Key("first_pause", Duration("10ms"), "The first pause; each later one is twice as long."),
+    Key("longest_pause", Duration("10ms"), "The limit of the pauses.", default="30s"),
 )
 
 _SHUTDOWN = (
     Key(
         "timeout",
-        Duration(),
+        Duration("100ms"),
         "How long a stop may take; what has not ended by then is named and left behind.",
         default="30s",
     ),

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -74,9 +75,6 @@ if TYPE_CHECKING:
     from headrace.capture.source import Recordable
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
-
-_OPEN_SECONDS = 30.0
-"""How long a start waits for targets that are being opened; they may take longer."""
 
 _LOG_SECONDS = 0.1
 """How long a stop waits at least for a line in the log file."""
@@ -165,6 +163,11 @@ class Engine:
             self._end(StopLimits(self._state.options.shutdown_timeout))
             raise
         self._state.running = True
+
+    def cancel_start(self) -> None:
+        """End a start that runs on another thread; at its next step it raises `NotRunning`."""
+        self._state.cancelled = True
+        self._state.readiness.ended()
 
     def stop(self) -> None:
         """
@@ -263,18 +266,17 @@ class Engine:
             abandon=lambda run: self._abandon(f"pipeline {run.name}"),
         )
         state.undo.append(state.acknowledge)
-        state.undo.append(drivers.stop)
+        state.undo.append(partial(state.stop_drivers, drivers))
         drivers.start(state.runs)
-        state.readiness.wait_for(lambda: all(map(_was_tried, state.runs)), _OPEN_SECONDS)
-        for run in state.runs:
-            if not _was_tried(run):
-                _log.warning("target is not open yet", pipeline=run.name)
+        state.await_opened(state.runs)
+        self._check_cancelled()
         for recording in state.recordings.values():
             recording.on_found()
 
     def _start_spark(self) -> Runner:
         state, directory = self._state, self._state.directory
         # Not `_step`: it has not started yet, and takes longest.
+        self._check_cancelled()
         state.options.on_step("starting Spark")
         options = with_needs(state.options.spark, state.pipelines, directory.files)
         session = state.options.session
@@ -290,7 +292,12 @@ class Engine:
         self._state.nudge()
         self._state.notify()
 
+    def _check_cancelled(self) -> None:
+        if self._state.cancelled:
+            raise NotRunning("The start was cancelled")
+
     def _step(self, text: str) -> None:
+        self._check_cancelled()
         _log.info("started", step=text)
         self._state.options.on_step(text)
 
@@ -304,12 +311,15 @@ class Engine:
                 try:
                     if call_within(limits.next, call):
                         continue
+                    if isinstance(run := getattr(call, "__self__", None), PipelineRun):
+                        run.abandon()
                     self._abandon(_part(call))
                 except Exception as error:  # noqa: BLE001 - the first is raised below
                     # Targets are user code and may raise anything. The rest must still be
                     # stopped, or a recorder would outlive its engine.
                     first = first or error
         finally:
+            self._state.cancelled = False
             self._state.readiness.ended()
         if first is not None:
             raise first
@@ -318,7 +328,8 @@ class Engine:
         # Not on this thread: what hangs may be the disk of the log file.
         seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
         call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
-        self._state.options.on_step(f"{part} did not stop in time and was left behind")
+        with suppress(Exception):  # whatever cannot be shown, everything else must be stopped
+            self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
     # -- control --------------------------------------------------------------------------
 
@@ -428,8 +439,8 @@ class Engine:
         stored but does not run can also be dropped. Each of `sources`, and the source of an
         added pipeline, replaces the source of the same name; other pipelines of that source
         continue. Raises `InvalidConfiguration` with every error, and then nothing has changed.
-        A later error, such as a target that cannot be opened, is raised at the end; that
-        pipeline is not added then.
+        A later error, such as a target that cannot be closed, is raised at the end. A target
+        that cannot be opened puts its pipeline in error, and is tried again, as at a start.
         """
         change_pipelines(self._state, add, drop, sources)
 
@@ -516,6 +527,10 @@ class Engine:
         """Return what Spark has done so far, or None before it is ready."""
         return status.spark_info(self._state)
 
+    def spark_down_seconds(self) -> float | None:
+        """Return for how long Spark has been dead, or has not answered; None if it runs."""
+        return self._state.spark_down_seconds
+
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
     ) -> tuple[DeadLetter, ...]:
@@ -541,6 +556,20 @@ def _seconds(given: str | float) -> float:
     return found
 
 
+_PARTS = {
+    ("EngineState", "acknowledge"): "the last acknowledgement",
+    ("EngineState", "stop_drivers"): "the threads of the pipelines",
+    ("Lease", ""): "the lock of the data directory",
+    ("NoneType", "stop_retention"): "the retention of the logs",
+    ("NoneType", ""): "the log file",
+    ("ProgressStore", ""): "the control store (control.sqlite)",
+    ("SparkCopies", ""): "copies by Spark tasks",
+    ("SparkRunner", ""): "Spark",
+    ("SparkWatchdog", ""): "the check whether Spark is alive",
+}
+"""What a call that stops something belongs to, by the class and name of the method."""
+
+
 def _part(call: Callable[[], None]) -> str:
     """Return what a call that stops something belongs to, for people."""
     of = getattr(getattr(call, "func", call), "__self__", None)
@@ -549,12 +578,8 @@ def _part(call: Callable[[], None]) -> str:
     for each in getattr(call, "args", ()):
         if isinstance(each, SourceRun):
             return f"source {each.name}"
-    return type(of).__name__
-
-
-def _was_tried(run: PipelineRun) -> bool:
-    """Whether the target was opened, or that has failed once, or has to wait for the source."""
-    return run.opened or not run.recalled or run.error is not None or run.failed
+    name = getattr(getattr(call, "func", call), "__name__", "")
+    return _PARTS.get((type(of).__name__, name)) or _PARTS.get((type(of).__name__, ""), "a part")
 
 
 def _ask_reload(
@@ -581,7 +606,9 @@ def _ask_reload(
         return not any(run.reloading(table) for run in runs)
 
     def hopeless() -> bool:
-        return recording.gave_up or any(run.failed or run.stopped for run in runs)
+        return recording.gave_up or any(
+            run.failed or run.stopped or run.paused or table in run.lost for run in runs
+        )
 
     return done, hopeless
 

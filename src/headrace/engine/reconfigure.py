@@ -4,7 +4,7 @@ Pipelines added to a running engine and dropped from it, while the others contin
 ```
  check names, sources, tables ─▶ plans of the new pipelines
    └─ up to here nothing has changed, and all errors are reported together
- ─▶ stop dropped pipelines ─▶ restart recorders ─▶ open the new pipelines ─▶ a thread each
+ ─▶ stop dropped pipelines ─▶ restart recorders ─▶ recall the new pipelines ─▶ a thread each
 ```
 
 A recorder whose tables changed is restarted. It continues where it was; to pipelines this looks
@@ -12,15 +12,16 @@ like a recorder that died. The stored state of a dropped pipeline is deleted: a 
 the same name begins with a baseline. A pipeline in mode `changes` that is replaced continues at its
 position, because no baseline could make up for what it would miss.
 
-During the change nothing is acknowledged: what a pipeline needs is not known until it is open
-(invariant 1). Once a pipeline was stopped, errors are raised at the end, after everything else was
-done: a pipeline that could not be opened is missing, and can be added again.
+From the first pipeline that stops until the new ones have recalled their progress, nothing is
+acknowledged: before, nobody knows what they need (invariant 1). Nothing in between waits for a
+target without a limit. The targets are opened by the pipelines' own threads, as at a start: one
+that hangs, or cannot be opened, keeps nothing else from running. Once a pipeline was stopped,
+errors are raised at the end, after everything else was done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,12 @@ from headrace.engine.assembly import (
 )
 from headrace.engine.checks import checked_schemas, named_pipelines, named_sources
 from headrace.engine.state import EngineState
-from headrace.errors import BadName, NotRunning
+from headrace.errors import BadName, ControlError, NotRunning
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.copy_on_spark import share_copies
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.threads import Drivers
+from headrace.runtime.threads import Drivers, call_within
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -60,9 +61,8 @@ def change_pipelines(
         absent = set(drop) - {run.name for run in going}
         if unknown := [name for name in sorted(absent) if not store.knows(name)]:
             raise NotRunning("No such pipeline", pipeline=unknown[0])
-        state.holding = True
         try:
-            _Change(state, drivers).carry_out(list(add), going, list(sources))
+            new = _Change(state, drivers).carry_out(list(add), going, list(sources))
             for name in absent - {run.name for run in state.runs}:
                 store.forget(name)  # the log keeps nothing for it from now on (R27)
         finally:
@@ -70,6 +70,8 @@ def change_pipelines(
             if state.running:
                 state.acknowledge()
             state.notify()
+    # Not held up by this: a stop, or another change.
+    state.await_opened(new)
 
 
 class _Change:
@@ -82,7 +84,8 @@ class _Change:
 
     def carry_out(
         self, add: list[Pipeline], going: list[PipelineRun], others: list[Recordable]
-    ) -> None:
+    ) -> list[PipelineRun]:
+        """Change everything; return the new pipelines. Raises the first error at the end."""
         state = self._state
         kept = [run for run in state.runs if run not in going]
         names, sources = self._checked(add, kept, others)
@@ -94,6 +97,7 @@ class _Change:
         }
         runs = self._planned(add, names, {**state.recordings, **new})
         modes = {run.name: run.pipeline.mode for run in runs}
+        state.holding = True
         for run in going:
             self._end(run, modes.get(run.name))
         state.runs[:] = kept
@@ -101,22 +105,24 @@ class _Change:
         state.recordings.update(new)
         for recording in new.values():
             self._try(partial(self._record, recording))
+        gone = [state.recordings.pop(n) for n in list(state.recordings) if n not in state.sources]
         for name, recording in list(state.recordings.items()):
-            if name not in state.sources:
-                state.recordings.pop(name)
-                self._try(partial(recording.stop, _GONE_SECONDS))
-            elif name in before and before[name] != self._taken_of(name):
+            if name in before and before[name] != self._taken_of(name):
                 self._try(partial(self._record_otherwise, name, recording))
-        opened = [run for run in runs if self._try(partial(self._open, run))]
-        if len(opened) < len(runs):
-            self._put([*kept, *opened], sources)
-        state.runs[:] = [*kept, *opened]
-        self._drivers.take(opened, state.runs)
+        known = [run for run in runs if self._try(partial(self._recall, run))]
+        if len(known) < len(runs):
+            self._put([*kept, *known], sources)
+        state.runs[:] = [*kept, *known]
+        self._drivers.take(known, state.runs)
+        state.holding = False
+        for recording in gone:
+            self._try(partial(recording.stop, _GONE_SECONDS))
         for recording in list(state.recordings.values()):
             recording.on_found()
         self._try(partial(maintain_logs, state))
         if self._errors:
             raise self._errors[0]
+        return known
 
     def _try(self, step: Callable[[], None]) -> bool:
         """Do a step whose failure must not prevent the others; return whether it succeeded."""
@@ -127,16 +133,9 @@ class _Change:
             return False
         return True
 
-    def _open(self, run: PipelineRun) -> None:
-        # Before it is opened: one that was opened in part is also closed.
+    def _recall(self, run: PipelineRun) -> None:
+        run.recall()
         self._state.undo.insert(self._undo_index, run.close)
-        try:
-            run.open()
-        except BaseException:
-            self._state.undo.remove(run.close)
-            with suppress(Exception):
-                run.close()
-            raise
 
     def _record(self, recording: SourceRun) -> None:
         """Start the recorder of a new source, now that its tables are known."""
@@ -217,11 +216,18 @@ class _Change:
         state = self._state
         self._drivers.leave(run)
         state.undo.remove(run.close)
-        self._try(run.close)
+        if not self._try(partial(self._call, run.close, f"The target of pipeline {run.name}")):
+            run.abandon()
         if not (mode == run.pipeline.mode == "changes"):
-            self._try(run.delivery.drop_dead_letters)
+            drop = run.delivery.drop_dead_letters
+            self._try(partial(self._call, drop, f"The disk of pipeline {run.name}'s dead letters"))
             store = state.directory.store
             self._try(partial(store.forget, run.name, paused=mode is None))
+
+    def _call(self, call: Callable[[], None], what: str) -> None:
+        """Call something that may hang; raise `ControlError` if it takes too long."""
+        if not call_within(self._state.options.shutdown_timeout / 3, call):
+            raise ControlError(f"{what} did not answer in time and was left behind")
 
     def _put(self, runs: list[PipelineRun], sources: dict[str, Recordable]) -> None:
         state = self._state

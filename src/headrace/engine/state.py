@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,12 +18,13 @@ from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
 from headrace.errors import NotRunning
+from headrace.observe.logs import logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
-from headrace.runtime.spark import FROZEN_SECONDS, SparkOptions, SparkWatchdog
+from headrace.runtime.spark import SparkOptions, SparkWatchdog
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers, StopLimits
 from headrace.storage.files import Files
@@ -35,8 +36,14 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import SparkRunner
 
 
+_OPEN_SECONDS = 30.0
+"""How long a start, or a change, waits for targets that are being opened."""
+
 _OF_LIMIT = 0.75
-"""Of the time that stopping a recorder may take: the rest is for its end after it was killed."""
+"""Of the time that a step may take: the rest is for what follows when something hangs."""
+
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ class EngineState:
 
         self.drivers: Drivers | None = None
         self.running = False
+        self.cancelled = False
+        """Whether a start on another thread has to end."""
         self.changing = threading.RLock()
         self.holding = False
         """Whether nothing may be acknowledged: it is not known yet what all pipelines need."""
@@ -132,10 +141,12 @@ class EngineState:
     @property
     def spark_alive(self) -> bool:
         """False if batches need Spark and it is dead, or does not answer; never waits for it."""
-        last = self.watchdog
-        if last is None:
-            return True
-        return last.was_alive and last.clock() - last.checked_at < FROZEN_SECONDS
+        return self.spark_down_seconds is None
+
+    @property
+    def spark_down_seconds(self) -> float | None:
+        """How long Spark has been dead, or has not answered; None if it runs, or is not used."""
+        return None if self.watchdog is None else self.watchdog.down_seconds
 
     # -- progress -------------------------------------------------------------------------
 
@@ -171,9 +182,25 @@ class EngineState:
                 run.nudge()
                 self.wake(run)
 
+    def stop_drivers(self, drivers: Drivers) -> None:
+        """End the threads of all pipelines, as part of a stop; those that hang are left behind."""
+        drivers.stop(min(self.options.shutdown_timeout / 3, _OF_LIMIT * self.stop_limits.next))
+
     def stop_recorder(self, recording: SourceRun) -> None:
         """Stop a recorder, as the last part of a stop; one that hangs is killed in time."""
         recording.stop(_OF_LIMIT * self.stop_limits.next)
+
+    def await_opened(self, runs: Sequence[PipelineRun]) -> None:
+        """Wait until targets are open, or could not be opened once; they may take longer."""
+
+        def tried() -> bool:
+            gone = self.cancelled or not self.at_work
+            return gone or all(run.was_tried or run.stopped for run in runs)
+
+        self.readiness.wait_for(tried, _OPEN_SECONDS)
+        for run in runs:
+            if not run.was_tried:
+                _log.warning("target is not open yet", pipeline=run.name)
 
     # -- parts, by name -------------------------------------------------------------------
 

@@ -242,6 +242,8 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         applying=_applying(run),
         left_out=run.new_tables.left_out,
         error_since=None if error is None else run.error_since if run.error else run.lost_since,
+        opening_seconds=run.opening_seconds,
+        spark_down_seconds=state.spark_down_seconds,
     )
 
 

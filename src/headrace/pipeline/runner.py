@@ -102,6 +102,7 @@ class SparkRunner:
         self._renew = renew
         self._lock = threading.Lock()
         self._tags: set[str] = set()
+        self._stopped = False
 
     def prepare(
         self, pipeline: Pipeline, traits: SourceTraits, name: str | None = None
@@ -170,13 +171,21 @@ class SparkRunner:
 
     def revive(self) -> bool:
         """Restart Spark if it died and the engine started it; return whether Spark runs."""
-        with self._lock:
-            if not self._spark.alive and self._renew is not None:
-                self._spark = self._renew()
+        if self._spark.alive or self._renew is None or self._stopped:
             return self._spark.alive
+        # Not under the lock, which pipelines need to begin and to end: a start takes seconds.
+        renewed = self._renew()
+        with self._lock:
+            if not self._stopped:
+                self._spark = renewed
+                return renewed.alive
+        renewed.stop()
+        return False
 
     def stop(self) -> None:
         """Stop Spark, if the engine started it, and remove leftover copies."""
+        with self._lock:
+            self._stopped = True
         self._spark.stop()
 
 

@@ -29,7 +29,7 @@ Long because rows, frames and staged parts must all be delivered in the same saf
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -323,8 +323,8 @@ class Delivery:
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
                 raise BadTransform("The runner cannot pass DataFrames to the target", pipeline=name)
-            self._giving = FrameDelivery(name, pipeline.target, prepared)
-        self._staging = staged_batches(name, pipeline.target, prepared)
+            self._giving = FrameDelivery(name, pipeline.target, prepared, context.check_run)
+        self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
 
     @property
     def jobs(self) -> int:
@@ -367,8 +367,8 @@ class Delivery:
             self._keep([found for each in computed.values() for found in each.dead_letters])
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
-            if self._target.traits.durable:
-                context.check()  # the job may have taken long: another engine may have taken over
+            # The job may have taken long: another engine, or another run, may have taken over.
+            context.check() if self._target.traits.durable else context.check_run()
             upto = self._target.write(self._as_batch(batch, computed))
             reach(TARGET_WRITTEN)
         if self.intends:
@@ -457,17 +457,20 @@ class Delivery:
 
     def _keep(self, new: Sequence[NewDeadLetter]) -> None:
         if new:
+            self._context.check_run()
             keep(self.dead_letters, new, self._pipeline, self.name)
             reach(DEAD_LETTERS_STORED)
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
         for table, each in computed.items():
             if each.truncate is not None:
+                self._context.check_run()
                 at = Position(batch.epoch, *each.truncate)
                 self.dead_letters.clear(table, at, "truncate")
 
     def supersede_dead_letters(self, member: Member, first: Position, baseline: int) -> None:
         """Clear dead letters that a newer baseline covers, and release their keys (R30)."""
+        self._context.check_run()
         self.dead_letters.clear(member.table, first, "reload", keep_baseline=baseline)
 
     def drop_dead_letters(self) -> None:
@@ -492,6 +495,7 @@ class Delivery:
             self._keep_of_baseline(baseline, failures, first)
             return
         for loaded in self._jobs.baseline(parts):
+            self._context.check_run()
             loading.write(loaded.rows)
             failures += loaded.failures
         self._keep_of_baseline(baseline, failures, first)
@@ -516,12 +520,14 @@ class Delivery:
         computed = self._jobs.changes(member, batch, held, load.first, window)
         self._keep(self.dead_letters.not_emptied(computed.dead_letters))
         self._clear_truncated(batch, {member.table: computed})
+        self._context.check_run()
         load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
         load.reached = batch.last
         self.changes += batch.rows
 
     def _disown(self, member: Member) -> None:
         log = self._context.log
+        self._context.check_run()
         self.dead_letters.disown(member.table, log.epoch, log.lineage or "")
 
     def _keep_of_baseline(
@@ -552,6 +558,7 @@ class Delivery:
             self._jobs.count += 1
             self._keep(parked.dead_letters)
             if (emptied := segments.truncated_at()) is not None:
+                self._context.check_run()
                 self.dead_letters.clear(member.table, emptied, "truncate")
         return batch.last
 
@@ -577,10 +584,14 @@ class Delivery:
 class FrameDelivery:
     """Passes frames to the user's function of one pipeline."""
 
-    def __init__(self, name: str, target: TakesFrames, prepared: GivesFrames) -> None:
+    def __init__(
+        self, name: str, target: TakesFrames, prepared: GivesFrames, check: Callable[[], None]
+    ) -> None:
+        """`check` raises if the run was abandoned: nothing may reach the target any more."""
         self._name = name
         self._target = target
         self._prepared = prepared
+        self._check = check
 
     def baseline(
         self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
@@ -593,6 +604,7 @@ class FrameDelivery:
             given = before + piece  # the pieces of each part are counted from 1
             stem = f"{self._name}/{table}/baseline-{number}/{given}"
             about = FrameBatch(stem, self._name, table, first, first, number, given)
+            self._check()
             self._target.write_frame(frame, about)
             reach(EFFECT_DONE)
 
@@ -636,12 +648,12 @@ class FrameDelivery:
         )
         facts = BatchFacts.of(segments.files, batch.first, batch.last)
         facts = replace(facts, without=seen | parked.references)
-        self._prepared.give(
-            parts,
-            facts,
-            blocked_by,
-            lambda frame: self._target.write_frame(frame, about),
-        )
+
+        def take(frame: DataFrame) -> None:
+            self._check()
+            self._target.write_frame(frame, about)
+
+        self._prepared.give(parts, facts, blocked_by, take)
         return parked
 
 
@@ -651,9 +663,11 @@ class FrameDelivery:
 class StagedBatches:
     """Stages frames for the target of one pipeline. Only for the run's thread."""
 
-    def __init__(self, name: str, target: StagesFrames, prepared: GivesFrames) -> None:
+    def __init__(
+        self, name: str, target: StagesFrames, prepared: GivesFrames, check: Callable[[], None]
+    ) -> None:
         self._target = target
-        self._giving = FrameDelivery(name, self, prepared)
+        self._giving = FrameDelivery(name, self, prepared, check)
         self._loading: StagesRows | None = None
         self._emptied: Position | None = None
         self._staged: object = None
@@ -695,10 +709,12 @@ class StagedBatches:
             self._staged = self._target.stage(batch.table, frame, batch.first.epoch, self._emptied)
 
 
-def staged_batches(name: str, target: Target, prepared: PreparedPipeline) -> StagedBatches | None:
+def staged_batches(
+    name: str, target: Target, prepared: PreparedPipeline, check: Callable[[], None]
+) -> StagedBatches | None:
     """Return the staging of a pipeline; None if its target or the runner cannot stage."""
     if isinstance(target, StagesFrames) and isinstance(prepared, GivesFrames):
-        return StagedBatches(name, target, prepared)
+        return StagedBatches(name, target, prepared, check)
     return None
 
 

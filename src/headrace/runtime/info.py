@@ -264,6 +264,12 @@ class PipelineInfo:
     error_since: float | None = None
     """When `error` began, in seconds since 1970; None without one."""
 
+    opening_seconds: float | None = None
+    """For how long its target has been being opened; None if it is not."""
+
+    spark_down_seconds: float | None = None
+    """For how long Spark has been dead, or has not answered; None if it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:

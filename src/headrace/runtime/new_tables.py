@@ -131,6 +131,7 @@ class NewTables:
     def close(self) -> None:
         """Close the target if it was opened."""
         if self._opened:
+            self._opened = False
             self._target.close()
 
     @property

@@ -20,9 +20,12 @@ Long because every kind of work is a part of the one step, and requests may come
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import ClassVar
 
 from headrace.capture.source import SourceTraits, rebaseline_phrase
 from headrace.changelog.position import ORIGIN, Position
@@ -33,7 +36,9 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
     JobCancelled,
+    LoadedAgain,
     LostLog,
+    TargetError,
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Delivery
@@ -62,9 +67,47 @@ STORE_EVERY = 10.0
 """Seconds between stored progress of a volatile target, which is rebuilt anyway (R34)."""
 
 _REQUESTED = "a new copy was requested"
+_INTERRUPTED = "its load was not finished before the restart"
 
 IDLE = math.inf
 """Nothing to do until the thread is woken."""
+
+
+class _Stay:
+    """Whether a run is inside its target, which it may still be after it was abandoned."""
+
+    _left: ClassVar[dict[int, _Stay]] = {}
+    """By target, who was left inside; another engine of this process may be given the target."""
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._inside = False
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside = False
+            if self._left.get(id(self._target)) is self:
+                del self._left[id(self._target)]
+
+    def leave(self) -> None:
+        """Note that nobody waits for this run."""
+        with self._lock:
+            if self._inside:
+                self._left[id(self._target)] = self
+
+    def check(self) -> None:
+        """Raise `TargetError` if another run was left inside the same target object."""
+        if self._left.get(id(self._target), self) is not self:
+            raise TargetError(
+                "A call of this target from before its pipeline was stopped has not returned",
+                remedy="The pipeline begins when that call returns. If it never does, restart the"
+                " process.",
+                target=self._target.traits.type,
+            )
 
 
 class PipelineRun:
@@ -102,13 +145,12 @@ class PipelineRun:
         """When there were lost tables first, in seconds since 1970."""
         self.recalled = False
         """Whether the stored progress is known; not before the tables are, see `RunContext`."""
+        self._opens_since: float | None = None
         self.opened = False
         """Whether the target is open; until then every step tries to open it."""
         self.failed = False
         self.paused = False
         self.stopped = False
-        self.abandoned = False
-        """Whether the engine stopped without waiting for the step that was running."""
         self.requests = 0
         """Counts requests from other threads: each is a reason to take a step."""
         self.prepared = prepared = context.runner.prepare(pipeline, traits)
@@ -130,6 +172,7 @@ class PipelineRun:
         self._quiet_at: tuple[int, int] | None = None
         """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
+        self._stay = _Stay(self.target)
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -142,6 +185,10 @@ class PipelineRun:
         """
         if self.stopped:
             return IDLE
+        with self._stay:
+            return self._step()
+
+    def _step(self) -> float | None:
         # First of all, even before requests: after this, only a restart helps.
         if self.context.fence.why is not None:
             self.context.fence.look()
@@ -249,6 +296,11 @@ class PipelineRun:
         self._open_target()
         return None
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether the target was opened, or failed to open once, or waits for the source."""
+        return self.opened or not self.recalled or self.error is not None or self.failed
+
     def recall(self) -> None:
         """
         Read the stored progress, if the tables are known; a volatile target has none.
@@ -269,11 +321,28 @@ class PipelineRun:
         self.recalled = True
 
     def _open_target(self) -> None:
-        self.delivery.open()
-        self.new_tables.open(self.members)
-        for member in self.members:
-            self._find(member)
+        self._stay.check()
+        self.context.check_run()
+        self._opens_since = self.context.clock()
+        try:
+            self.delivery.open()
+            self.new_tables.open(self.members)
+            try:
+                for member in self.members:
+                    self._find(member)
+            except BaseException:
+                with suppress(Exception):
+                    self.new_tables.close()  # the next step opens it again
+                raise
+        finally:
+            self._opens_since = None
         self.opened = True
+
+    @property
+    def opening_seconds(self) -> float | None:
+        """For how long its target has been being opened; None if it is not."""
+        since = self._opens_since
+        return None if since is None else self.context.clock() - since
 
     def close(self) -> None:
         """
@@ -292,8 +361,25 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
-            self.prepared.close()
-            self.new_tables.close()
+            try:
+                with self._stay:
+                    self.new_tables.close()
+            finally:
+                self.prepared.close()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the engine did not wait for the end of the step that was running."""
+        return self.context.abandoned.is_set()
+
+    def abandon(self) -> None:
+        """
+        Do not wait for the current step any more: it must have no further effect.
+
+        Until it ends, no other run can open the same target object.
+        """
+        self.context.abandoned.set()
+        self._stay.leave()
 
     def _have(self, members: tuple[Member, ...]) -> None:
         self.members = self._loads.members = members
@@ -321,6 +407,8 @@ class PipelineRun:
         if state == TableState.RELOADING:
             # Its rows are of another baseline: their dead letters still hold changes.
             baseline = self.context.store.reloaded(self.name, member.table, baseline) or baseline
+        if self._durable and state not in (TableState.LIVE, TableState.COMPLETE):
+            # Why it was begun is not stored.
             member.load_reason = self._reload_reason(member)
         # A durable target continues at its position, unless the log has a gap since (see step).
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
@@ -338,13 +426,22 @@ class PipelineRun:
 
     def _reload_reason(self, member: Member) -> str:
         required = self.context.log.rebaseline_required(member.table)
-        return _REQUESTED if required is None else rebaseline_phrase(required.reason)
+        return _INTERRUPTED if required is None else rebaseline_phrase(required.reason)
 
     def _find(self, member: Member) -> None:
         """Load a table again that the target does not have any more as it was written."""
         if not (self._durable and member.shown and isinstance(self.target, FindsItself)):
             return
-        if self.target.lost(member.table):
+        if why := self.target.lost(member.table):
+            member.load_reason = f"not as it was left at the target: {why}"
+            self.context.note(
+                LoadedAgain(
+                    f"Table {member.table} of pipeline {self.name} is loaded again, because at its"
+                    f" target it is not as it was left: {why}",
+                    pipeline=self.name,
+                    table=member.table,
+                )
+            )
             # A requested reload still is: an earlier baseline is not enough.
             self._reset([(member, TableState.WAITING, _newer_than(member))])
 
@@ -590,6 +687,7 @@ class PipelineRun:
             new = schema.table not in self.tables
             if new and (member := self.new_tables.planned(schema)) is not None:
                 self._recall(member)
+                self.context.check_run()
                 if self.new_tables.add(member):
                     self._resume_table(member)
                     self._find(member)

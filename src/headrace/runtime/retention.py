@@ -21,7 +21,7 @@ from headrace.capture.messages import MaintainLog
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import ReaderLease, leases
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogFilling
 from headrace.observe.logs import logger
 from headrace.runtime.info import LogInfo, LogOptions
 from headrace.runtime.model import FOLLOWING, WANTING, Member, TableState
@@ -29,6 +29,7 @@ from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Needs, ProgressStore
 from headrace.runtime.target_load import is_newer
+from headrace.runtime.wal_pressure import is_tight
 from headrace.storage.disk import free_bytes
 from headrace.storage.files import Files
 
@@ -186,9 +187,6 @@ def lowest(pins: Iterable[Pin], end: Position, *, but: Sequence[PinKind] = ()) -
 
 LOOK_SECONDS = 2.0
 """Between two decisions: each pruning writes an entry of the index."""
-
-WARN = 0.7
-"""From this share of the cap on, a warning says what keeps the log (R28)."""
 
 _log = logger(__name__)
 
@@ -355,19 +353,20 @@ class LogRetention:
 
     def _warn(self) -> None:
         cap, size = self.cap(), self._recording.log.size
-        tight = cap is not None and size >= WARN * cap
-        if tight and not self._warned:
+        before, self._warned = self._warned, is_tight(size, cap, before=self._warned)
+        if self._warned and not before:
             pin = self.pins()[0]
-            _log.warning(
-                "log is running out of space",
-                source=self._recording.name,
-                bytes=size,
-                cap=cap,
-                pin=pin.kind,
-                pinned_by=pin.whose,
-                position=str(pin.position),
+            self._recording.note(
+                LogFilling(
+                    f"The log of source {self._recording.name} has {size:,} of {cap:,} bytes, kept"
+                    f" for {pin.kind} {pin.whose}",
+                    bytes=size,
+                    cap=cap,
+                    pin=pin.kind,
+                    pinned_by=pin.whose,
+                    position=str(pin.position),
+                )
             )
-        self._warned = tight
 
     def _warn_of_absent(self, prune: Position) -> None:
         """Warn once about each durable pipeline that is stored and does not run."""

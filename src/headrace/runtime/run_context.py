@@ -8,12 +8,14 @@ simulated disk and clock.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
+from headrace.errors import Fenced, HeadraceError
 from headrace.pipeline.batch import Runner
 from headrace.runtime.lease import Fence
 from headrace.runtime.store import ProgressStore
@@ -29,6 +31,8 @@ class RunContext:
 
     runner: Runner
     store: ProgressStore
+    """Writes nothing for a run that was abandoned."""
+
     files: Files
     """The data directory."""
 
@@ -48,10 +52,28 @@ class RunContext:
     schemas: Callable[[], Mapping[str, TableSchema] | None] = lambda: None
     """The tables that the pipeline starts with; None while neither source nor log can say."""
 
+    note: Callable[[HeadraceError], None] = lambda problem: None
+    """Reports something that happened by itself, as a notice of the source."""
+
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""
 
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    """Set once nobody waits for the run's step any more: it must have no further effect."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "store", self.store.for_run(self.check_run))
+
+    def check_run(self) -> None:
+        """
+        Raise `Fenced` if the run was abandoned: its target may already have another pipeline.
+
+        Called before every effect, also on a volatile target.
+        """
+        if self.abandoned.is_set():
+            raise Fenced("The pipeline was stopped without waiting for this step")
+
     def check(self) -> None:
-        """Raise `Fenced` or `LostLog` if another engine has taken over."""
+        """Raise `Fenced` or `LostLog` if another engine, or another run, has taken over."""
         self.store.check()
         self.fence.check(self.log.last_entry)

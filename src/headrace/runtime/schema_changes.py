@@ -116,6 +116,7 @@ class SchemaChanges:
         output = self._prepared.output(schema)
         answer: SchemaAnswer = "continue"
         if (output.columns, output.key) != (member.output.columns, member.output.key):
+            self._context.check_run()
             target.check({member.table: output})
             answer = "reload"
             if isinstance(target, FollowsSchema):

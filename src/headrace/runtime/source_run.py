@@ -187,6 +187,8 @@ a reply after 5 s; and what is committed at an unimpaired source is in the log a
 """
 
 _NOTICES_KEPT = 100
+_NOTICE_SECONDS = 60.0
+"""How many are kept at least, and how long all: hundreds of tables may be copied again at once."""
 
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
@@ -254,6 +256,7 @@ class SourceRun:
         """Since when the source is not read, because of an error."""
         self._unread: HeadraceError | None = None
         """Why the newest reported entry could not be read."""
+        self._unread_at: float | None = None
         self._reported = 0
         self.acknowledged: Position | None = None
         self.recorder: RunningRecorder | None = None
@@ -286,13 +289,16 @@ class SourceRun:
         """Called when the fence was closed, on the recorder's reader thread."""
 
         self._clock = clock
-        self._reported_at = clock()
+        self._reported_at = self._lag_at = clock()
         self._progress = Progress(clock)
         self.guard: WalGuard | None = None
         """Prevents the source from dropping our position; None while no pipeline runs."""
         self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
         self._room: Room | None = None
+        self.tight = False
+        """Whether a notice said that the source runs out of room; for the guard, which changes."""
+
         self.described: Mapping[str, TableSchema] | None = None
         """All recorded tables; None before the first connection."""
 
@@ -320,18 +326,24 @@ class SourceRun:
 
     @property
     def _silent(self) -> str:
-        """Why nothing is known although the last state was streaming; empty if that is not so."""
-        if self._state != "streaming":
+        """Why nothing is known although the last state was good; empty if that is not so."""
+        if self._state not in ("streaming", "watching"):
             return ""
         # A killed recorder is noticed at once; one that hangs or is suspended just does not report.
         passed = self._clock() - self._reported_at
         if passed > SILENT_SECONDS:
             return f"No report from the recorder for {passed:.0f} s"
-        silence = self._lag.silence
-        if silence is not None and (silence := silence + passed) > SILENT_SECONDS:
+        silence = self._silence if self._state == "streaming" else None
+        if silence is not None and silence > SILENT_SECONDS:
             since = datetime.fromtimestamp(self._wall() - silence, UTC)
             return f"Nothing was received from the server since {since:%H:%M:%S} UTC"
         return ""
+
+    @property
+    def _silence(self) -> float | None:
+        """Seconds since anything was received from the server."""
+        measured = self._lag.silence
+        return None if measured is None else measured + self._clock() - self._lag_at
 
     @property
     def confirmed(self) -> Position | None:
@@ -480,7 +492,7 @@ class SourceRun:
         if silent := self._silent:
             reason = silent
             if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
-                lag = LagReport(None, None, lag.captured, silence=lag.silence)
+                lag = LagReport(None, None, lag.captured)
         elif self._state == "streaming" and not reason and self.confirmed is None:
             reason = _lag_reason(current, lag.bytes)
         return SourceInfo(
@@ -496,7 +508,7 @@ class SourceRun:
             lag_seconds=lag.seconds,
             lag_bytes=lag.bytes,
             current_seconds=current,
-            silence_seconds=None if lag.silence is None else lag.silence + passed,
+            silence_seconds=self._silence,
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,
@@ -505,7 +517,7 @@ class SourceRun:
             room=self._room_info(),
             left_out={**self.left_out, **self.lost},
             notices=self._notices,
-            error_since=self._lost_at,
+            error_since=self._unread_at or self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
         )
 
@@ -527,12 +539,15 @@ class SourceRun:
 
     def on_report(self, report: Report) -> None:
         """Handle a report of the recorder; called on the recorder's reader thread."""
-        self._reported_at = self._clock()
+        # A report may have waited for this thread, or for the engine: not when it was measured.
+        now = self._clock()
+        measured = report.at if isinstance(report, LagReport) else None
+        self._reported_at = max(self._reported_at, now if measured is None else measured)
         match report:
             case Flushed():
                 self._flushed(report)
             case LagReport():
-                self._lag = report
+                self._lag, self._lag_at = report, now if measured is None else measured
                 self._room = report.room or self._room
             case StateReport():
                 self._moved(report)
@@ -559,8 +574,9 @@ class SourceRun:
             case Failed():
                 self._failed(report)
         self._follow()
-        self._confirm(report)
-        if (retention := self.retention) is not None and self._reported_at >= retention.look_at:
+        if isinstance(report, LagReport):
+            self._confirm(report)
+        if (retention := self.retention) is not None and now >= retention.look_at:
             retention.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
@@ -570,20 +586,22 @@ class SourceRun:
         """Report something that happened by itself: in the status, and in the log file."""
         _log.warning("source warning", source=self.name, problem=str(problem))
         with self._lock:
-            number = self._notices[-1].number + 1 if self._notices else 1
-            kept = self._notices[1 - _NOTICES_KEPT :]
-            self._notices = (*kept, Notice(number, self._wall(), problem))
+            number, now = self._notices[-1].number + 1 if self._notices else 1, self._wall()
+            kept = [n for n in self._notices if n.at > now - _NOTICE_SECONDS]
+            kept = kept if len(kept) >= _NOTICES_KEPT else [*self._notices[1 - _NOTICES_KEPT :]]
+            self._notices = (*kept, Notice(number, now, problem))
 
-    def _confirm(self, report: Report) -> None:
+    def _confirm(self, report: LagReport) -> None:
         """Remember what the log has everything of, if the report says so."""
-        at = self._reported_at
-        if self._measures_lag:
-            if not isinstance(report, LagReport) or report.age is None:
-                return
-            at -= report.age
+        at, age = self._lag_at, report.age
+        if not self._measures_lag:
+            age = 0.0 if self._state == "streaming" else None
+        if age is None or self._unread is not None:
+            return  # nothing is known of the source, or of the log
+        at -= age
         if self._confirmed and at - self._confirmed[-1][0] < _CONFIRMED_SECONDS:
             return
-        known = [each for each in self._confirmed if each[0] >= self._reported_at - SILENT_SECONDS]
+        known = [each for each in self._confirmed if each[0] >= self._lag_at - SILENT_SECONDS]
         self._confirmed = (*known, (at, self.log.end))
 
     def _tables_found(self, report: TablesFound) -> None:
@@ -652,8 +670,9 @@ class SourceRun:
                     "log cannot be read", source=self.name, code=error.code, problem=str(error)
                 )
             self._unread = error
+            self._unread_at = self._unread_at or self._wall()
         else:
-            self._unread = None
+            self._unread = self._unread_at = None
 
     def _moved(self, report: StateReport) -> None:
         if report.state != "waiting" or self._state != "waiting":
@@ -673,8 +692,10 @@ class SourceRun:
         if report.state != "streaming":
             # Running copies are abandoned with their connection.
             self._progress.clear()
+        if report.state in ("streaming", "watching"):
+            self._error = None
+        if report.state != "streaming":
             return
-        self._error = None
         if (retention := self.retention) is not None:
             retention.forget()
         self._ask_again()

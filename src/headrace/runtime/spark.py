@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.errors import HeadraceError, NotRunning
+from headrace.errors import NotRunning
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.run_context import RunContext
@@ -138,13 +138,23 @@ class SparkWatchdog:
     ) -> None:
         self._runner = runner
         self._on_change = on_change
-        self.clock = clock
-        self.was_alive, self.checked_at = True, clock()
+        self._clock = clock
+        self._alive, self._checked_at = True, clock()
         """How the last check that ended did, and when."""
+        self._died_at = clock()
 
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
         self._thread.start()
+
+    @property
+    def down_seconds(self) -> float | None:
+        """How long Spark has been dead, or has not answered; None if it runs. Never waits."""
+        now = self._clock()
+        if not self._alive:
+            return now - self._died_at
+        silent = now - self._checked_at
+        return silent if silent >= FROZEN_SECONDS else None
 
     def stop(self) -> None:
         """Stop checking; a check that waits for a frozen JVM is left behind."""
@@ -153,8 +163,11 @@ class SparkWatchdog:
 
     def _check(self, find: Callable[[], bool]) -> bool:
         found = find()
-        changed = found != self.was_alive or self.clock() - self.checked_at >= FROZEN_SECONDS
-        self.was_alive, self.checked_at = found, self.clock()
+        now = self._clock()
+        changed = found != self._alive or now - self._checked_at >= FROZEN_SECONDS
+        if self._alive and not found:
+            self._died_at = now
+        self._alive, self._checked_at = found, now
         if changed:
             self._on_change()
         return found
@@ -162,14 +175,14 @@ class SparkWatchdog:
     def _watch(self) -> None:
         deaths = 0
         while not self._over.wait(min(_LOOK_SECONDS * 2 ** min(deaths, 10), _LONGEST_SECONDS)):
-            if self._check(lambda: self._runner.alive):
-                deaths = 0
-                continue
-            _log.error("Spark died", deaths=deaths)
             try:
+                if self._check(lambda: self._runner.alive):
+                    deaths = 0
+                    continue
+                _log.error("Spark died", deaths=deaths)
                 self._check(self._runner.revive)
-            except HeadraceError as error:
-                _log.error("Spark could not be restarted", code=error.code, problem=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next attempt may succeed
+                _log.failed("Spark could not be restarted", error)
             # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
             self._on_change()

@@ -11,9 +11,10 @@ takes no term, and does not disturb a running engine.
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,9 @@ class ProgressStore:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._allows: Callable[[], None] = lambda: None
+        self._terms = [0]
+        """The term, shared by the stores of all runs."""
         with self._guarded():
             connection.executescript(_TABLES)
             if (row := connection.execute("select format, term from about").fetchone()) is None:
@@ -116,8 +120,17 @@ class ProgressStore:
                 row = (FORMAT, 0)
         if row[0] != FORMAT:
             raise UnknownFormat("control.sqlite has an unknown format", format=row[0])
-        self.term = 0
-        """0 until `take_over`; nothing can be written before."""
+
+    @property
+    def term(self) -> int:
+        """The engine's term; 0 until `take_over`: nothing can be written before."""
+        return self._terms[0]
+
+    def for_run(self, allows: Callable[[], None]) -> ProgressStore:
+        """Return this store for one run; it writes only while `allows` does not raise."""
+        found = copy.copy(self)  # with the same connection, lock and term
+        found._allows = allows
+        return found
 
     @classmethod
     def at(cls, path: Path) -> ProgressStore:
@@ -137,7 +150,8 @@ class ProgressStore:
         """Raise the term and use it: every older engine is fenced from now on."""
         with self._guarded(), self._transaction():
             self._connection.execute("update about set term = term + 1")
-            (self.term,) = self._connection.execute("select term from about").fetchone()
+            (term,) = self._connection.execute("select term from about").fetchone()
+        self._terms[0] = term
         return self.term
 
     def outrank(self, term: int) -> None:
@@ -147,7 +161,7 @@ class ProgressStore:
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("update about set term = ?", (term + 1,))
-            self.term = term + 1
+            self._terms[0] = term + 1
 
     def reached(self, pipeline: str, table: str) -> Position:
         """Return the position up to which everything is durable, or `ORIGIN`."""
@@ -460,6 +474,8 @@ class ProgressStore:
             self._connection.close()
 
     def _check_term(self) -> None:
+        # Under the lock: once a run was abandoned, what others read here stays as it is.
+        self._allows()
         (term,) = self._connection.execute("select term from about").fetchone()
         if term != self.term:
             raise Fenced(

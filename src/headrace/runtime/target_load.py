@@ -19,6 +19,7 @@ from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import Load, Member, TableState, may_move
 from headrace.runtime.run_context import RunContext
 from headrace.storage.killpoints import BASELINE_LOADED, TABLE_SWITCHED, reach
+from headrace.targets.target import Loading
 
 
 def is_newer(baseline: Baseline, than: int) -> bool:
@@ -90,11 +91,12 @@ class Loads:
             self._delivery.supersede_dead_letters(member, first, number)
             self._settle(member, first, number)
             return
+        self._context.check_run()
         loading = self._pipeline.target.load(member.table, number)
         try:
             self._delivery.load(member, baseline, first, loading)
         except BaseException:
-            loading.discard()
+            self._discard(loading)
             raise
         reach(BASELINE_LOADED)
         member.load = Load(number, first, last, loading, first)
@@ -119,6 +121,7 @@ class Loads:
             self._settle(member, at, 0)
             return
         member.loads_from = at
+        self._context.check_run()
         member.load = Load(0, at, at, self._pipeline.target.load(member.table, 0), at)
         self._goal = None
         self.move(member, TableState.CATCHING_UP, 0)
@@ -188,13 +191,14 @@ class Loads:
         try:
             # One right after another: readers of several tables see them at one position.
             while waiting:
+                self._context.check_run()
                 waiting[0].switch(at)
                 waiting.popleft()
         except BaseException:
             # Each has a full copy of its rows, which nothing else would remove.
             for loading in waiting:
                 with suppress(HeadraceError):
-                    loading.discard()
+                    self._discard(loading)
             raise
         reach(TABLE_SWITCHED)
         self.switched.extend((member, load, at) for member, load in arrived)
@@ -227,9 +231,14 @@ class Loads:
         member.loads_from, member.loads_number, self._goal = None, 0, None
         member.load_reason = ""
 
+    def _discard(self, loading: Loading) -> None:
+        # Not after the run was abandoned: its replacement may be loading under the same name.
+        if not self._context.abandoned.is_set():
+            loading.discard()
+
     def drop(self, member: Member) -> None:
         if member.load is not None:
-            member.load.loading.discard()
+            self._discard(member.load.loading)
             member.load = None
         member.loads_from, member.loads_number, self._goal = None, 0, None
 

@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from headrace.capture.source import Room
 from headrace.changelog.reader import LogReader
-from headrace.errors import ControlError, HeadraceError
+from headrace.errors import ControlError, HeadraceError, SourceFilling
 from headrace.observe.logs import logger
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
@@ -49,7 +50,6 @@ class SourceWalGuard:
         self._wake = wake
         self._acknowledge = acknowledge
         self._patience = 0
-        self._warned = False
 
     def pins(self) -> Mapping[str, Watermark]:
         """Return what each pipeline still needs the source to keep."""
@@ -85,15 +85,18 @@ class SourceWalGuard:
             self._recording.note(released)
 
     def _warn(self, room: Room, held_by: str) -> None:
-        if is_tight(room) and not self._warned:
-            _log.warning(
-                "source is running out of space",
-                source=self._recording.name,
-                used=room.used,
-                limit=room.limit,
-                pinned_by=held_by,
+        source = self._recording
+        before, source.tight = source.tight, is_tight(room.used, room.limit, before=source.tight)
+        if source.tight and not before:
+            source.note(
+                SourceFilling(
+                    f"Source {source.name} keeps {room.used:,} of {room.limit:,} bytes that it may"
+                    f" keep, for {held_by}",
+                    used=room.used,
+                    limit=room.limit,
+                    pinned_by=held_by,
+                )
             )
-        self._warned = is_tight(room)
 
 
 # --- the threads ----------------------------------------------------------------------------------
@@ -146,6 +149,29 @@ def call_within(seconds: float, call: Callable[[], object]) -> bool:
     if errors:
         raise errors[0]
     return True
+
+
+def _ended(thread: threading.Thread, until: float) -> bool:
+    thread.join(max(0.0, until - time.monotonic()))
+    return not thread.is_alive()
+
+
+def _cancel(runs: Sequence[PipelineRun], before: dict[str, threading.Thread]) -> None:
+    """Cancel the jobs of pipelines; `before` has the attempts so far, which may hang."""
+
+    def cancel(run: PipelineRun) -> None:
+        with suppress(Exception):
+            run.prepared.cancel()
+
+    for run in runs:
+        last = before.get(run.name)
+        if last is None or not last.is_alive():
+            # Not on this thread: a frozen JVM does not answer.
+            before[run.name] = threading.Thread(target=cancel, args=(run,), daemon=True)
+            before[run.name].start()
+    until = time.monotonic() + _AGAIN_SECONDS
+    for run in runs:
+        before[run.name].join(max(0.0, until - time.monotonic()))
 
 
 class Drivers:
@@ -203,7 +229,7 @@ class Drivers:
         run.nudge()
         self._recordings[run.source].log.interrupt()
         mine = [pair for pair in self._threads if pair[0] is run]
-        self._join(mine)
+        self._join(mine, self._patience)
         self._threads = [pair for pair in self._threads if pair not in mine]
         self._broken.discard(run.name)
         self._leaving.remove(run)
@@ -228,11 +254,9 @@ class Drivers:
         Return those whose step did not end in time: a call of a target may hang.
         """
         until = time.monotonic() + self._patience
-        left = list(runs)
+        left, cancels = list(runs), dict[str, threading.Thread]()
         while (left := [run for run in left if not self._rests(run)]) and time.monotonic() < until:
-            for run in left:
-                # Not on this thread: a frozen JVM does not answer.
-                call_within(_AGAIN_SECONDS, run.prepared.cancel)
+            _cancel(left, cancels)
         return left
 
     def _rests(self, run: PipelineRun) -> bool:
@@ -241,28 +265,34 @@ class Drivers:
             lock.release()
         return found
 
-    def stop(self) -> None:
-        """End every thread; a long job is cancelled, and its batch computed again next time."""
+    def stop(self, patience: float | None = None) -> None:
+        """
+        End every thread; a long job is cancelled, and its batch computed again next time.
+
+        `patience` is for all of them together, if it is less than that of one.
+        """
         self._stopping.set()
         for recording in list(self._recordings.values()):
             recording.guard = None
             recording.log.interrupt()
-        self._join(self._threads)
+        self._join(self._threads, self._patience if patience is None else patience)
         self._threads.clear()
 
-    def _join(self, threads: Sequence[tuple[PipelineRun, threading.Thread]]) -> None:
+    def _join(
+        self, threads: Sequence[tuple[PipelineRun, threading.Thread]], patience: float
+    ) -> None:
         """Wait for threads that were asked to end; cancel their jobs if that takes long."""
-        until = time.monotonic() + self._patience
-        for run, thread in threads:
-            wait = _GRACE_SECONDS
-            while thread.is_alive() and (left := until - time.monotonic()) > 0:
-                thread.join(min(wait, left))
-                wait = _AGAIN_SECONDS
-                if thread.is_alive():
-                    # Not on this thread: a frozen JVM does not answer.
-                    call_within(_AGAIN_SECONDS, run.prepared.cancel)
-            if thread.is_alive():
-                run.abandoned = True
+        now = time.monotonic()
+        until, look = now + patience, now + min(_GRACE_SECONDS, patience / 2)
+        left, cancels = list(threads), dict[str, threading.Thread]()
+        while (left := [each for each in left if not _ended(each[1], look)]) and look < until:
+            _cancel([run for run, _ in left], cancels)
+            look = min(until, time.monotonic() + _AGAIN_SECONDS)
+        # All of them before anything else: what follows closes what they use.
+        for run, _ in left:
+            run.abandon()
+        for run, _ in left:
+            with suppress(Exception):
                 self._abandon(run)
 
     def _drive(self, run: PipelineRun) -> None:
@@ -270,6 +300,8 @@ class Drivers:
         try:
             self._take_steps(run)
         except BaseException as error:
+            if run.abandoned:
+                return  # another run may have its name by now
             self._broken.add(run.name)
             run.fail(
                 ControlError(
@@ -295,7 +327,7 @@ class Drivers:
                 run.fail(error)
                 pause = IDLE
             if run.abandoned:
-                return  # nobody waits for it any more, and its store is closed
+                return  # nobody waits for it any more, and its store may be closed
             if (run.state, run.opened) != before or pause is not None:
                 self._on_change()
             if run.error is not None and run.error is not logged:

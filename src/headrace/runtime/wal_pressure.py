@@ -26,7 +26,10 @@ from headrace.runtime.store import ProgressStore
 # --- the choice -----------------------------------------------------------------------------------
 
 WARN = 0.7
-"""From this share of the limit on, a warning says what the source retains data for."""
+"""From this share of the limit on, a notice says what the source retains data for."""
+
+CALM = 0.6
+"""Below this share, the next crossing is another notice: amounts go up and down all the time."""
 
 FULL = 0.9
 """From this share of the limit on, a pipeline is released."""
@@ -43,9 +46,9 @@ SERVER = "the server"
 """What the source retains data for, if not a pipeline; these are not names of pipelines."""
 
 
-def is_tight(room: Room) -> bool:
-    """Whether enough is retained for a warning."""
-    return room.limit is not None and room.used >= WARN * room.limit
+def is_tight(used: int, limit: int | None, *, before: bool) -> bool:
+    """Whether enough is used for a notice; `before` is the last answer."""
+    return limit is not None and used >= (CALM if before else WARN) * limit
 
 
 def is_full(room: Room) -> bool:

@@ -513,6 +513,25 @@ def _start(
     ui: bool,
     events: bool,
 ) -> SharedJvm:
+    try:
+        return _start_in(data, conf, environ, ui=ui, events=events)
+    except OSError as error:
+        raise SparkFailed(
+            "Spark did not start, because a file could not be written",
+            remedy="Check the disk, and the permissions of the folder.",
+            path=error.filename,
+            why=error.strerror,
+        ) from error
+
+
+def _start_in(
+    data: str | os.PathLike[str] | None,
+    conf: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    ui: bool,
+    events: bool,
+) -> SharedJvm:
     scratch = None
     if data is None:
         scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))

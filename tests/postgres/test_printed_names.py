@@ -149,6 +149,32 @@ def test_what_is_no_name_of_an_object_costs_no_copy(shop: Recording) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    ("before", "value", "after", "using"),
+    [
+        ("oid", "4000000000", "regclass", ""),
+        pytest.param("numeric", "1", "state", "using 'new'::state", marks=pytest.mark.ci),
+        pytest.param("text", "of no enum", "state", "using 'new'::state", marks=pytest.mark.ci),
+    ],
+)
+def test_values_from_before_a_column_was_given_a_type_with_names_are_not_compared(
+    shop: Recording, before: str, value: str, after: str, using: str
+) -> None:
+    follow(shop, before)
+    shop.die()
+    insert(shop, 1, value)
+    shop.database.execute(f"alter table orders alter typed type {after} {using}")
+    insert(shop, 2, "-" if after == "regclass" else "new")
+    shop.live("orders")
+    read(shop, 2)
+    shop.streaming()
+    assert not [key for key in notes(shop) if key.startswith("names/")]
+    shop.copy("orders")
+    look(shop)
+    assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
 def test_a_new_label_within_another_type_has_the_table_copied_again(shop: Recording) -> None:
     """Whether it was used and renamed cannot be read from the text of a row."""
     follow(shop, "pair")

@@ -546,7 +546,8 @@ class PostgresSource:
         except SchemaChanged as error:
             raise self._altered(error) from error
         if changes is not None:
-            if self._identities.names.compare(changes):
+            names = self._identities.names
+            if names.columns and names.compare(changes):
                 self._notices_from = 0.0
             if changes.ends:
                 self._given = changes.upto.commit

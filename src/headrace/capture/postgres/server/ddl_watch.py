@@ -204,12 +204,24 @@ _NO_OBJECT = re.compile(r"-|\d+|pg_temp_\d+\..*", re.DOTALL)
 """Printed for no object, for one that is gone, and for temporary ones, which are not compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamesColumn:
+    """A column whose values are names."""
+
+    declared: str
+    type: int
+    """The oid of the type that has the names."""
+
+    elements: bool
+    """Whether its values are arrays of them."""
+
+
 class PrintedNames:
     """Compares the names in values with those of the last look. For one thread."""
 
     def __init__(self) -> None:
-        self._columns: dict[TableName, dict[int, tuple[int, bool]]] = {}
-        """By the column's number: the type whose names it has, and whether in an array."""
+        self.columns: dict[TableName, dict[int, NamesColumn]] = {}
+        """The columns whose values are compared, by table and number; other tables are left out."""
 
         self._names: dict[int, set[str]] = {}
         """By the type's oid: the names of the last look."""
@@ -225,7 +237,7 @@ class PrintedNames:
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take over the log's notes."""
-        self._columns, self._names, self._examined, self._covered = {}, {}, {}, {}
+        self.columns, self._names, self._examined, self._covered = {}, {}, {}, {}
         self._notices = []
         self._unknown = {
             key.removeprefix(_NAMES_KEY): {
@@ -237,7 +249,7 @@ class PrintedNames:
 
     def types(self, table: TableName) -> set[int]:
         """Return the types whose names are compared in the values of a table."""
-        return {type for type, _ in self._columns.get(table, {}).values()}
+        return {column.type for column in self.columns.get(table, {}).values()}
 
     def look(
         self,
@@ -251,7 +263,7 @@ class PrintedNames:
 
         `names` are those that users can alter, by their type; `all_names` returns every one.
         """
-        self._columns = _columns(connection, tables, list(names)) if names else {}
+        self.columns = _columns(connection, tables, list(names)) if names else {}
         outdated = set()
         for table, unknown in self._unknown.items():
             if any(not each <= set(all_names(type)) for type, each in unknown.items()):
@@ -274,14 +286,17 @@ class PrintedNames:
         """Compare new values with the known names; return whether there is a notice of it."""
         for each in changes.tables:
             table = each.schema.table
-            columns = self._columns.get(table)
+            columns = self.columns.get(table)
             if not columns or changes.upto.commit <= self._covered.get(table, 0):
                 continue
             found: dict[int, set[str]] = defaultdict(set)
             for index, column in enumerate(each.schema.columns):
-                if (named := columns.get(column.field)) is not None:
-                    type, elements = named
-                    names = set(_values(each.rows, index, elements)) - self._names[type]
+                if (named := columns.get(column.field)) is None:
+                    continue
+                # An older row may have the column with another type: that is a copy anyway.
+                if column.type.kind == "text" and column.declared == named.declared:
+                    type = named.type
+                    names = set(_values(each.rows, index, named.elements)) - self._names[type]
                     found[type] |= {name for name in names if not _names_no_object(type, name)}
             unknown = self._unknown.get(table, {})
             new = {type: names - unknown.get(type, set()) for type, names in found.items()}
@@ -300,14 +315,19 @@ class PrintedNames:
 
 def _columns(
     connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable], named: list[int]
-) -> dict[TableName, dict[int, tuple[int, bool]]]:
+) -> dict[TableName, dict[int, NamesColumn]]:
     types = sorted({column.type for table in tables.values() for column in table.columns})
     rows = connection.execute(_ELEMENTS, {"types": types, "named": named}).fetchall()
     inner = {given: (type, elements) for given, type, elements in rows}
-    return {
-        name: {c.number: inner[c.type] for c in table.columns if c.type in inner}
+    found = {
+        name: {
+            c.number: NamesColumn(c.declared, *inner[c.type])
+            for c in table.columns
+            if c.type in inner
+        }
         for name, table in tables.items()
     }
+    return {name: columns for name, columns in found.items() if columns}
 
 
 def _values(rows: pa.Table, index: int, elements: bool) -> Iterator[str]:

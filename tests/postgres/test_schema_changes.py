@@ -131,6 +131,28 @@ def test_what_leaves_rows_as_they_are_costs_no_copy(shop: Recording, kept: str) 
     assert shop.baseline("orders") == 1
 
 
+@NOTICING
+@pytest.mark.parametrize(
+    ("altered", "copied"),
+    [
+        ("vacuum full orders", False),
+        ("alter table orders alter n type int using 7 - n", True),
+    ],
+)
+def test_a_constant_that_is_written_into_older_rows_costs_no_copy(
+    shop: Recording, altered: str, copied: bool
+) -> None:
+    before = seen(shop)
+    shop.database.execute("alter table orders add n int default 1")
+    shop.database.execute("insert into orders values (2, 'b')")
+    shop.until(lambda: shop.log.counts().rows == 1 and seen(shop) != before)
+    before = seen(shop)
+    shop.database.execute(altered)
+    shop.until(lambda: seen(shop) != before)
+    assert (shop.log.rebaseline_required("orders") is not None) == copied
+    shop.until(lambda: not copied or shop.baseline("orders") is None)
+
+
 def seen(shop: Recording) -> str:
     log = shop.recorder._log
     assert log is not None

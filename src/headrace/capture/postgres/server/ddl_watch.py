@@ -15,8 +15,10 @@ xmin, the number of the transaction that wrote it. Both stay when the row is fro
 from the note, and the transaction was not ours, changes may be missing. Transaction numbers wrap
 around: an alteration exactly 2^32 transactions after the last one would not be noticed.
 
-VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are; but they alter no
-column. If a default is altered and then the table is rewritten, the table is copied without need.
+VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are. They alter no column,
+except that older rows get the value of a column that was added with a constant default: its row of
+the catalog is written again, but not that of its default, as it is by `ALTER … TYPE`. So the table
+is copied without need only if that default was dropped before, or if another one was altered.
 
 The text of an enum's value is its label, and that of a `regclass` the name of a table. A label that
 is added alters no older row, so it is accepted without a copy. But it can be used, and then
@@ -44,7 +46,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
@@ -53,7 +55,7 @@ import pyarrow.compute as pc
 
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import preflight, publication
-from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
+from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
@@ -377,6 +379,31 @@ _NONE = "(select null::oid as oid, null::xid as xmin, null::oid as pnpubid, null
 
 
 @dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What changes when a column is altered."""
+
+    xmin: str
+    constant: str = ""
+    """The row of its default, if older rows have a constant instead of a value; else empty."""
+
+    default: str = field(default="", compare=False)
+    """The row of its default; not in notes."""
+
+    def altered(self, now: _Stamp) -> bool:
+        """Whether the column was altered, and older rows did not only get their constant."""
+        filled = self.constant and not now.constant and self.constant == now.default
+        return self.xmin != now.xmin and not filled
+
+    @classmethod
+    def of(cls, column: CatalogColumn) -> _Stamp:
+        default = column.default or ""
+        return cls(str(column.stamp), default if column.missing is not None else "", default)
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.constant}" if self.constant else self.xmin
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """A table as it was seen once, and its text in the log."""
 
@@ -388,7 +415,7 @@ class _Seen:
     """
 
     file: str
-    stamps: Mapping[int, int]
+    stamps: Mapping[int, _Stamp]
     """By column; older notes have none."""
 
     types: Mapping[int, _TypeText]
@@ -401,7 +428,7 @@ class _Seen:
         if self._published_otherwise(now, ours):
             return PUBLISHED
         if self.file != now.file and any(
-            now.stamps.get(number, stamp) != stamp for number, stamp in self.stamps.items()
+            stamp.altered(now.stamps.get(number, stamp)) for number, stamp in self.stamps.items()
         ):
             return "rewritten"  # a column was altered, too
         for type, text in self.types.items():
@@ -428,7 +455,7 @@ class _Seen:
     def parse(cls, text: str) -> _Seen | None:
         oid, published, file, stamps, types, *_ = [*text.split(" "), "", "", "", ""]
         pairs = (pair.split(":") for pair in stamps.split(",") if pair)
-        found = {int(number): int(stamp) for number, stamp in pairs}
+        found = {int(number): _Stamp(*stamp) for number, *stamp in pairs}
         texts = (each.split(":") for each in types.split(",") if each)
         shown = {int(type): _TypeText(int(upto), digest) for type, upto, digest in texts}
         return cls(oid, published, file, found, shown) if file else None
@@ -514,7 +541,7 @@ class IdentityCheck:
                 str(table.oid),
                 published.get(table.oid, "./../."),
                 _file(table),
-                {column.number: column.stamp for column in table.columns},
+                {column.number: _Stamp.of(column) for column in table.columns},
                 {type: each.text() for type, each in sorted(items.items())},
             )
             noted = None if begun else self._noted.get(name)

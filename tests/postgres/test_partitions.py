@@ -105,6 +105,9 @@ HARMLESS = {
         insert into sales values (401, 'sent');
         insert into sales_4 values (402, 'sent, too');
         commit""",
+    "made before a default was altered": """
+        create table sales_4 partition of sales for values from (400) to (500);
+        alter table sales alter value set default 'x'""",
     "made of several levels and filled": """
         create table sales_4 partition of sales for values from (400) to (500)
             partition by range (id);

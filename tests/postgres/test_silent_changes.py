@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.engine.engine import Engine
 from tests.postgres.followed import FollowedOrders
 from tests.postgres.recording import PATIENCE, Recording
@@ -122,8 +123,9 @@ def test_tables_that_are_renamed_into_each_other_are_copied_again(
     assert notes == ["c"]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["read", "read by the next process"])
 def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_name(
-    shop: Recording,
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     follow(shop)
     shop.die()
@@ -132,6 +134,13 @@ def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_n
     run("; ".join(SWAP))
     run("insert into orders values (4, 'c'); insert into clients values (5, 'o')")
     shop.live("orders", "clients")
+    if lost:
+        with monkeypatch.context() as unread:
+            unread.setattr(ReplicationStream, "receive", lambda *_: None)
+            shop.until(lambda: shop.log.rebaseline_required("clients") is not None)
+            shop.until(lambda: not shop.source.notices())
+        shop.die()
+        shop.live("orders", "clients")
     shop.until(lambda: shop.log.counts().rows == 2)
     assert [row["after"] for row in shop.changes("orders")] == [{"id": 4, "note": "c"}]
     assert [row["after"] for row in shop.changes("clients")] == [{"id": 5, "note": "o"}]

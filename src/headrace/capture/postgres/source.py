@@ -508,7 +508,7 @@ class PostgresSource:
             ((table, self._schemas[name]) for name, table in self._tables.items()),
             self._recorded,
             self._former,
-            self._identities.replaced,
+            self._identities.replaced(at.lsn),
         )
         self._transactions = Transactions(
             self._layouts,

@@ -43,7 +43,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,8 +52,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.capture.postgres.copy.snapshot import record_end
 from headrace.capture.postgres.options import PostgresOptions
-from headrace.capture.postgres.server import preflight, publication
+from headrace.capture.postgres.server import preflight, publication, slot
 from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.publication import Alterations
@@ -421,13 +421,16 @@ class _Seen:
     types: Mapping[int, _TypeText]
     """By the type's oid; older notes have none."""
 
+    replaced: int = 0
+    """Up to this position, the stream may have changes from before the table had its name."""
+
     def altered(self, now: _Seen, items: Mapping[int, _TypeItems], ours: Alterations) -> str:
         """Return why the rows in the log are no longer right; empty: they are."""
         if self.oid != now.oid:
             return REPLACED
         if self._published_otherwise(now, ours):
             return PUBLISHED
-        if self.file != now.file and any(
+        if _new_file(self.file, now.file) and any(
             stamp.altered(now.stamps.get(number, stamp)) for number, stamp in self.stamps.items()
         ):
             return "rewritten"  # a column was altered, too
@@ -449,16 +452,16 @@ class _Seen:
     def __str__(self) -> str:
         stamps = ",".join(f"{number}:{stamp}" for number, stamp in self.stamps.items())
         types = ",".join(f"{oid}:{one.upto}:{one.digest}" for oid, one in self.types.items())
-        return f"{self.oid} {self.published} {self.file} {stamps} {types}"
+        return f"{self.oid} {self.published} {self.file} {stamps} {types} {self.replaced}"
 
     @classmethod
     def parse(cls, text: str) -> _Seen | None:
-        oid, published, file, stamps, types, *_ = [*text.split(" "), "", "", "", ""]
+        oid, published, file, stamps, types, upto, *_ = [*text.split(" "), *[""] * 5]
         pairs = (pair.split(":") for pair in stamps.split(",") if pair)
         found = {int(number): _Stamp(*stamp) for number, *stamp in pairs}
         texts = (each.split(":") for each in types.split(",") if each)
         shown = {int(type): _TypeText(int(upto), digest) for type, upto, digest in texts}
-        return cls(oid, published, file, found, shown) if file else None
+        return cls(oid, published, file, found, shown, int(upto or 0)) if file else None
 
 
 REPLACED = "replaced"
@@ -473,9 +476,6 @@ class IdentityCheck:
         self.unverified = False
         """Whether the publication was altered since it was last found to be as it must be."""
 
-        self.replaced: set[TableName] = set()
-        """Tables that another one had the name of, since reading began."""
-
         self.names = PrintedNames()
 
         self._options = options
@@ -486,18 +486,21 @@ class IdentityCheck:
         """Take over the log's notes; notices that were not recorded are found again."""
         self._noted = {}
         self._notices = []
-        self.replaced = set()
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
                 self._noted[key.removeprefix(_KEY)] = seen
         self.names.recall(notes)
+
+    def replaced(self, position: int) -> set[TableName]:
+        """Return the tables whose name may belong to another table in changes after a position."""
+        return {name for name, seen in self._noted.items() if seen.replaced > position}
 
     def described(
         self, table: CatalogTable, schema: TableSchema, recorded: TableSchema | None
     ) -> TableSchema:
         """Return the schema, with the new columns marked in which older rows may have any value."""
         noted = self._noted.get(table.name)
-        if noted is None or recorded is None or noted.file == _file(table):
+        if noted is None or recorded is None or not _new_file(noted.file, _file(table)):
             return schema
         known = {column.field for column in recorded.columns}
         columns = (
@@ -531,6 +534,7 @@ class IdentityCheck:
         types = _types_of(connection, tables.values())
         outdated = self._names_outdated(connection, tables, types)
         found: set[TableName] = set()
+        written: int | None = None
         for name, table in tables.items():
             compared = self.names.types(name)
             items = {
@@ -546,14 +550,18 @@ class IdentityCheck:
             )
             noted = None if begun else self._noted.get(name)
             reason = "" if noted is None else noted.altered(now, items, ours)
+            if reason == REPLACED:
+                # After the tables were looked up: so it is after all that was written before.
+                written = record_end(slot.written(connection)) if written is None else written
+                now = replace(now, replaced=written)
+            elif noted is not None:
+                now = replace(now, replaced=noted.replaced)
             if not (reason or begun) and name in outdated:
                 reason = TYPE
             if reason:
                 missing = reason in (REPLACED, PUBLISHED)
                 self._notices.append(SourceNotice(name, rebaseline_reason=reason, missing=missing))
                 found.add(name)
-            if reason == REPLACED:
-                self.replaced.add(name)
             self.unverified |= noted is None or reason == PUBLISHED
             if noted != now:
                 self._notices.append(SourceNotice(f"{_KEY}{name}", note=str(now)))
@@ -591,9 +599,18 @@ class IdentityCheck:
 def _file(table: CatalogTable) -> str:
     if table.kind != "p":
         return str(table.leaves[0].filenode or 0)
-    # One value for all partitions: `partitions.py` finds out which of them changed.
-    files = sorted(leaf.filenode or 0 for leaf in table.leaves)
-    return f"p{zlib.crc32(repr(files).encode()):08x}"
+    return "p" + ",".join(f"{leaf.oid:x}:{leaf.filenode or 0:x}" for leaf in table.leaves)
+
+
+def _new_file(before: str, now: str) -> bool:
+    """Whether a table has another file, or a partition that it had; `partitions.py` has others."""
+    if "p" in (before, now):
+        return False  # it had no partition, or has none
+    if ":" not in before or ":" not in now:
+        return before != now  # older notes have one value for all partitions
+    known = dict(each.split(":") for each in before[1:].split(","))
+    files = (each.split(":") for each in now[1:].split(","))
+    return any(known.get(oid, file) != file for oid, file in files)
 
 
 # --- alterations without a message in the stream --------------------------------------------------

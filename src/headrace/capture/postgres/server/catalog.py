@@ -440,13 +440,17 @@ def _read(
                 row.name, tuple(row.columns), row.primary, row.identity, row.immediate, row.strict
             )
         )
-    made = {}
-    for number, name in enumerate(wanted.values(), 1):
-        family = [row for row in relations if row.ordinal == number]
-        own = [row for row in columns if row.ordinal == number]
-        if family:
-            made[name] = _table(name, family, own, by_relation)
-    return made
+    families: dict[int, list[Any]] = defaultdict(list)
+    for row in relations:
+        families[row.ordinal].append(row)
+    own: dict[int, list[Any]] = defaultdict(list)
+    for row in columns:
+        own[row.ordinal].append(row)
+    return {
+        name: _table(name, families[number], own[number], by_relation)
+        for number, name in enumerate(wanted.values(), 1)
+        if number in families
+    }
 
 
 def _table(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import psycopg
 import pytest
 
+from headrace.capture.postgres.copy.snapshot import HeldSnapshot, Snapshots
 from headrace.capture.postgres.server import ddl_watch, slot
 from headrace.capture.postgres.server.ddl_watch import _elements
+from headrace.capture.source import NotYet
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
 
@@ -210,3 +213,52 @@ def test_a_copy_has_no_name_that_is_newer_than_the_last_look(
     shop.database.execute(RENAMED)
     look(shop)
     assert shop.baseline("orders") is None
+
+
+@pytest.mark.server
+def test_a_copy_looks_again_only_at_tables_with_the_same_names(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.database.execute("create table clients (id int primary key, typed state)")
+    shop.database.execute("create table plain (id int primary key, note text)")
+    shop.database.execute("create table orders (id int primary key, typed state)")
+    shop.follow("orders", "clients", "plain")
+    shop.live("orders", "clients", "plain")  # without the slot's own snapshot
+    shop.streaming()
+    watch = shop.source._watch
+    assert watch is not None
+    watch.due = math.inf
+    looked_at: list[list[str]] = []
+    look = ddl_watch.IdentityCheck.look
+
+    def observed(self: Any, connection: Any, tables: Any, ours: Any, **more: Any) -> set[str]:
+        looked_at.append(sorted(tables))
+        return look(self, connection, tables, ours, **more)
+
+    monkeypatch.setattr(ddl_watch.IdentityCheck, "look", observed)
+    shop.copy("plain")
+    assert looked_at == []
+    shop.copy("orders")
+    assert looked_at
+    assert all(tables == ["clients", "orders"] for tables in looked_at)
+
+
+@pytest.mark.server
+def test_a_copy_does_not_begin_if_a_value_was_renamed_right_after_its_snapshot(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(shop, "state")
+    shop.live("orders")
+    shop.copy("orders")  # the stream has been read far enough for another one
+    another = Snapshots.another
+    taken: list[HeldSnapshot] = []
+
+    def renamed(self: Any, *values: Any) -> HeldSnapshot:
+        taken.append(another(self, *values))
+        shop.database.execute("alter type state rename value 'new' to 'fresh'")
+        return taken[0]
+
+    monkeypatch.setattr(Snapshots, "another", renamed)
+    with pytest.raises(NotYet):
+        shop.source._copy("orders")
+    assert len(taken) == 1

@@ -330,6 +330,20 @@ class PostgresSource:
         self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
 
+    def _sure(self, table: TableName) -> bool:
+        """Look at the names in its values now; return whether its rows are as they were noted."""
+        assert self._query is not None
+        assert self._watch is not None
+        tables = self._identities.names.sharing(table)
+        with speaking(self.options):
+            try:
+                found = self._watch.compare(self._query, tables, self._publishing.alterations)
+            except SchemaChanged as error:
+                raise altered(error) from error
+            self._suspect(found)
+        self._notices_from = 0.0
+        return table not in found
+
     def wake(self) -> None:
         """End the wait of a running `read`, or of the next one."""
         self._awake = True
@@ -632,9 +646,9 @@ class PostgresSource:
             own = self._snapshots.another(self._given, committed, unsure, stream.send_status)
         if self._watch is not None and self._identities.names.types(table):
             # After the snapshot: then its rows have no name that is newer than the noted ones.
-            self._watch.due = 0.0
             try:
-                self.maintain()
+                if not self._sure(table):
+                    raise NotYet
             except BaseException:
                 own.close()
                 raise

@@ -253,6 +253,11 @@ class PrintedNames:
         """Return the types whose names are compared in the values of a table."""
         return {column.type for column in self.columns.get(table, {}).values()}
 
+    def sharing(self, table: TableName) -> list[TableName]:
+        """Return the tables to look at together with a table that has such types, itself included."""
+        types = self.types(table)
+        return [other for other in self.columns if types & self.types(other)]
+
     def look(
         self,
         connection: psycopg.Connection[Any],
@@ -265,20 +270,22 @@ class PrintedNames:
 
         `names` are those that users can alter, by their type; `all_names` returns every one.
         """
-        self.columns = _columns(connection, tables, list(names)) if names else {}
+        columns = _columns(connection, tables, list(names)) if names else {}
+        self.columns = {
+            table: each for table, each in self.columns.items() if table not in tables
+        } | columns
         outdated = set()
-        for table, unknown in self._unknown.items():
+        for table in self._unknown.keys() & tables.keys():
+            unknown = self._unknown.pop(table)
             if any(not each <= set(all_names(type)) for type, each in unknown.items()):
                 outdated.add(table)
             for type, each in unknown.items():
                 # Also one that is no name: whatever it is, it costs one copy and not many.
                 self._examined.setdefault(type, set()).update(each)
             self._notices.append(SourceNotice(f"{_NAMES_KEY}{table}", note="[]"))
-        self._unknown = {}
-        self._names = {
-            type: {*found, *self._examined.get(type, ())} for type, found in names.items()
-        }
-        return outdated & tables.keys()
+        for type, found in names.items():
+            self._names[type] = {*found, *self._examined.get(type, ())}
+        return outdated
 
     def cover(self, tables: Iterable[TableName], upto: int) -> None:
         """Ignore what these tables have up to a position: they are copied after that."""
@@ -654,7 +661,13 @@ class DdlWatch:
         if self._clock() < self.due and not self._partitions.unknown(self._tables.values()):
             return set()
         self.due = self._clock() + WATCH_SECONDS
-        now = look_up(connection, list(self._tables))
+        return self.compare(connection, list(self._tables), ours)
+
+    def compare(
+        self, connection: psycopg.Connection[Any], tables: Sequence[TableName], ours: Alterations
+    ) -> set[TableName]:
+        """Compare these tables now, as `look` does with all of them."""
+        now = look_up(connection, tables)
         for name, table in now.items():
             if not same_shape(self._schema_of(table), self._schemas[name]):
                 raise SchemaChanged("The table's columns or its key were altered", table=name)

@@ -140,15 +140,59 @@ def test_a_name_that_is_new_and_stays_costs_no_copy(
 
 
 @pytest.mark.server
-def test_what_is_no_name_of_an_object_costs_no_copy(shop: Recording) -> None:
-    follow(shop, "regclass")
-    for number, value in enumerate(("-", "4000000000", "pg_class", "pg_type", '"Quoted Name"')):
-        if number == 4:
-            shop.database.execute('create table "Quoted Name" (id int)')
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("regclass", ("-", "4000000000", "pg_class", "information_schema.tables")),
+        ("regtype", ("integer", "xml[]", "information_schema.sql_identifier")),
+        pytest.param("regnamespace", ("pg_catalog", "pg_toast", "public"), marks=pytest.mark.ci),
+        pytest.param("regproc", ("now", "-"), marks=pytest.mark.ci),
+        pytest.param("regoperator", ("=(integer,integer)", "0"), marks=pytest.mark.ci),
+        pytest.param("regcollation", ('"C"', "-"), marks=pytest.mark.ci),
+        pytest.param("regrole", ("postgres", "pg_monitor"), marks=pytest.mark.ci),
+    ],
+)
+def test_what_names_no_object_or_one_of_the_server_costs_no_copy(
+    shop: Recording, column: str, values: tuple[str, ...]
+) -> None:
+    follow(shop, column)
+    for number, value in enumerate(values):
         insert(shop, number, value)
-    read(shop, 4)
+    read(shop, len(values) - 1)
     look(shop)
     assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
+def test_names_of_temporary_and_toast_tables_cost_no_copy(shop: Recording) -> None:
+    follow(shop, "regclass")
+    with shop.database.connect() as connection:
+        connection.execute("create temporary table fleeting (id int)")
+        connection.execute("insert into orders values (1, 'fleeting')")
+        connection.execute(
+            "insert into orders select 2, reltoastrelid from pg_class where relname = 'pg_proc'"
+        )
+        connection.execute('create table "Quoted Name" (id int, note text)')
+        connection.execute("""insert into orders values (3, '"Quoted Name"')""")
+        connection.execute(
+            "insert into orders select 4, reltoastrelid from pg_class where relname = 'Quoted Name'"
+        )
+        read(shop, 4)
+        look(shop)
+    assert shop.baseline("orders") is not None
+
+
+@pytest.mark.server
+def test_each_time_a_name_is_used_and_gone_the_table_is_copied_again(shop: Recording) -> None:
+    follow(shop, "regclass")
+    for number in range(2):
+        shop.database.execute("create table staging (id int)")
+        insert(shop, number, "staging")
+        read(shop, number)
+        shop.database.execute("drop table staging")
+        look(shop)
+        assert shop.baseline("orders") is None
+        shop.copy("orders")
 
 
 @pytest.mark.server

@@ -76,10 +76,10 @@ _NAMED: Final[Mapping[int, str]] = {
     2205: "select oid, oid::regclass::text from pg_class where relpersistence <> 't'"
     " and relnamespace <> 'pg_toast'::regnamespace",
     2206: "select oid, oid::regtype::text from pg_type where typnamespace not in"
-    " (select oid from pg_namespace where nspname like 'pg\\_%')",
+    " (select oid from pg_namespace where nspname like 'pg\\_t%')",
     3734: "select oid, oid::regconfig::text from pg_ts_config",
     3769: "select oid, oid::regdictionary::text from pg_ts_dict",
-    4089: "select oid, oid::regnamespace::text from pg_namespace where nspname not like 'pg\\_%'",
+    4089: "select oid, oid::regnamespace::text from pg_namespace where nspname not like 'pg\\_t%'",
     4096: "select oid, oid::regrole::text from pg_roles",
     4191: "select oid, oid::regcollation::text from pg_collation",
     1033: "select oid, oid::regrole::text from pg_roles",
@@ -202,8 +202,11 @@ select given::int8, type::int8, elements from inner_type where type = any(%(name
 """
 
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)')
-_NO_OBJECT = re.compile(r"-|\d+|pg_temp_\d+\..*", re.DOTALL)
-"""Printed for no object, for one that is gone, and for temporary ones, which are not compared."""
+_NO_OBJECT = re.compile(r"-|\d+|pg_(toast|(toast_)?temp_\d+)(\..*)?", re.DOTALL)
+"""
+Printed for no object, for one that is gone, and for temporary ones and TOAST tables, which are not
+compared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ class PrintedNames:
         """By the type's oid: the names of the last look."""
 
         self._examined: dict[int, set[str]] = {}
-        """The same of names that came in values and need not be looked at again."""
+        """The same of names in values that cannot be altered: those of the server's own objects."""
 
         self._unknown: dict[TableName, dict[int, set[str]]] = {}
         self._covered: dict[TableName, int] = {}
@@ -276,12 +279,11 @@ class PrintedNames:
         } | columns
         outdated = set()
         for table in self._unknown.keys() & tables.keys():
-            unknown = self._unknown.pop(table)
-            if any(not each <= set(all_names(type)) for type, each in unknown.items()):
-                outdated.add(table)
-            for type, each in unknown.items():
-                # Also one that is no name: whatever it is, it costs one copy and not many.
-                self._examined.setdefault(type, set()).update(each)
+            for type, each in self._unknown.pop(table).items():
+                there = set(all_names(type))
+                if each - there:
+                    outdated.add(table)
+                self._examined.setdefault(type, set()).update(each & there - set(names.get(type, ())))
             self._notices.append(SourceNotice(f"{_NAMES_KEY}{table}", note="[]"))
         for type, found in names.items():
             self._names[type] = {*found, *self._examined.get(type, ())}

@@ -281,6 +281,27 @@ def test_a_type_that_prints_old_values_as_before_costs_no_copy(
 
 
 @NOTICING
+@pytest.mark.parametrize("renamed", [False, True], ids=["created", "renamed"])
+def test_a_table_that_is_created_earlier_and_seen_later_costs_no_copy(
+    shop: Recording, renamed: bool
+) -> None:
+    shop.database.execute("alter table orders add typed regclass")
+    follow(shop)
+    slow = shop.database.connect(autocommit=False)
+    slow.execute("create table first (id int)")
+    before = notes(shop)["standing/orders"]
+    shop.database.execute("create table second (id int)")
+    shop.until(lambda: notes(shop)["standing/orders"] != before)
+    before = notes(shop)["standing/orders"]
+    slow.commit()
+    shop.until(lambda: notes(shop)["standing/orders"] != before)
+    kept(shop)
+    if renamed:
+        shop.database.execute("alter table first rename to third")
+        owed(shop, "orders")
+
+
+@NOTICING
 def test_a_copy_waits_for_those_who_wrote_before_a_value_was_renamed(shop: Recording) -> None:
     shop.database.execute(TYPES)
     shop.database.execute("alter table orders add state state default 'new'")

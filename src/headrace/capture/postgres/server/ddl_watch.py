@@ -157,6 +157,14 @@ class _TypeItems:
         newest = max((number for number, _ in self.items), default=0)
         return _TypeText.of(self.items, newest if upto is None else upto)
 
+    def altered(self, noted: _TypeText, before: _TypeItems | None) -> bool:
+        """Whether values have another text now. `before` are the items of the note, if known."""
+        if before is None or not self.grows or self.items == before.items:
+            return self.text(noted.upto).digest != noted.digest
+        # An item can have a smaller oid than others, and be seen later than these: it is created
+        # by a transaction that takes long, or oids have begun anew.
+        return not set(before.items) <= set(self.items)
+
 
 def _types_of(
     connection: psycopg.Connection[Any], tables: Iterable[CatalogTable]
@@ -433,8 +441,18 @@ class _Seen:
     replaced: int = 0
     """Up to this position, the stream may have changes from before the table had its name."""
 
-    def altered(self, now: _Seen, items: Mapping[int, _TypeItems], ours: Alterations) -> str:
-        """Return why the rows in the log are no longer right; empty: they are."""
+    def altered(
+        self,
+        now: _Seen,
+        items: Mapping[int, _TypeItems],
+        before: Mapping[int, _TypeItems],
+        ours: Alterations,
+    ) -> str:
+        """
+        Return why the rows in the log are no longer right; empty: they are.
+
+        `items` are those of its types now, and `before` when it was noted, if that is known.
+        """
         if self.oid != now.oid:
             return REPLACED
         if self._published_otherwise(now, ours):
@@ -444,7 +462,7 @@ class _Seen:
         ):
             return "rewritten"  # a column was altered, too
         for type, text in self.types.items():
-            if type in items and items[type].text(text.upto).digest != text.digest:
+            if type in items and items[type].altered(text, before.get(type)):
                 return TYPE
         return ""
 
@@ -489,11 +507,14 @@ class IdentityCheck:
 
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
+        self._items: dict[TableName, Mapping[int, _TypeItems]] = {}
+        """Of the types of the noted tables, if they were noted since the last `recall`."""
+
         self._notices: list[SourceNotice] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take over the log's notes; notices that were not recorded are found again."""
-        self._noted = {}
+        self._noted, self._items = {}, {}
         self._notices = []
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
@@ -558,7 +579,8 @@ class IdentityCheck:
                 {type: each.text() for type, each in sorted(items.items())},
             )
             noted = None if begun else self._noted.get(name)
-            reason = "" if noted is None else noted.altered(now, items, ours)
+            before = self._items.get(name, {})
+            reason = "" if noted is None else noted.altered(now, items, before, ours)
             if reason == REPLACED:
                 # After the tables were looked up: so it is after all that was written before.
                 written = record_end(slot.written(connection)) if written is None else written
@@ -574,7 +596,7 @@ class IdentityCheck:
             self.unverified |= noted is None or reason == PUBLISHED
             if noted != now:
                 self._notices.append(SourceNotice(f"{_KEY}{name}", note=str(now)))
-            self._noted[name] = now
+            self._noted[name], self._items[name] = now, items
         return found
 
     def _names_outdated(

@@ -7,7 +7,7 @@ each has the other's rows. A table with a new file may have been rewritten with 
 (R23b), or by `ALTER … TYPE … USING`, which changes the values of a column even if its type stays.
 A value of an enum can be renamed: then old rows have another text than before. So the log has
 notes of what was seen: the table's oid, its file, how it is published, and the texts that its
-types print. They are compared when reading begins, and every few seconds.
+types print. They are compared when reading begins, and every ten seconds.
 
 What a publication was between two looks cannot be read. But every alteration writes a row of the
 catalog: dropped and added again, the row has another oid, and altered in place, it has another
@@ -30,7 +30,7 @@ it is a new name, or it has been replaced, and the table has to be copied again.
 A table that is dropped, replaced by another one with the same name, or removed from the
 publication sends no more messages. An added column appears only with the next change, and a
 partition that is truncated, dropped or attached not at all (R23b, R23c). So the catalog is queried
-every few seconds, without locks, and nothing waits for the answer.
+every ten seconds, without locks. The thread that reads changes waits for the answer.
 
 All that can change without a message, and what notices it, is listed in
 docs/internals/silent-changes.md.

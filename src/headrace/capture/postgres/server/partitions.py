@@ -4,7 +4,7 @@ Partitions that are added and removed (R23c).
 Changes of partitions are published under the name of the partitioned table. The stream does not
 report that a single partition was truncated, dropped or detached, or that one was attached and
 brought rows with it. So the log has a note of the partitions that its rows of a table belong to,
-and the catalog is compared with the note every few seconds. If rows were added or removed without
+and the catalog is compared with the note every ten seconds. If rows were added or removed without
 a change, the table needs a new baseline.
 
 Most new partitions do not need one: they are created by `CREATE TABLE … PARTITION OF`, and all
@@ -59,7 +59,7 @@ _KIND = "tree1"
 _COMPARABLE = 1 << 30
 """Transaction ids wrap around: those that are further apart are not compared."""
 
-_QUERY = """
+_QUERY = f"""
 with recursive tree as (
     select r.oid as root, r.oid, null::oid as parent, null::xid as edge
     from unnest(%s::oid[]) as r(oid)
@@ -72,7 +72,7 @@ select t.root::int8, t.oid::int8, t.parent::int8, coalesce(t.edge::text, '0')::i
        c.relkind::text as kind, c.relpersistence::text as persistence,
        c.relfilenode::int8 as filenode, n.nspname as namespace, c.relname as table,
        pg_snapshot_xmin(pg_current_snapshot())::text::int8 as horizon,
-       (pg_current_wal_insert_lsn() - '0/0')::int8 as written
+       ({slot.WRITTEN})::int8 as written
 from tree t
 join pg_catalog.pg_class c on c.oid = t.oid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace

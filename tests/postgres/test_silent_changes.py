@@ -219,6 +219,22 @@ def test_a_table_that_is_no_longer_in_the_wal_is_reported(shop: Recording, state
     assert found.facts["table"] == "orders"
 
 
+@NOTICING
+@WHEN
+def test_a_table_that_was_unlogged_for_a_while_is_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    shop.database.execute("create publication everything for all tables")
+    options = {"publication": "everything", "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        # At once, so that no look is between them.
+        run = "alter table orders set unlogged; insert into orders values (2, 'unlogged')"
+        shop.database.execute(f"{run}; alter table orders set logged")
+    owed(shop, "orders")
+    assert shop.log.usable_baseline("orders").rows == 2  # type: ignore[union-attr]
+
+
 # --- types ----------------------------------------------------------------------------------------
 
 TYPES = """
@@ -226,7 +242,12 @@ create type state as enum ('new', 'paid');
 create type size as (width int, height int);
 create domain mood as state;
 create type span as range (subtype = size);
-create table other (id int primary key)
+create table other (id int primary key);
+create type label;
+create function label_in(cstring) returns label language internal strict immutable as 'textin';
+create function label_out(label) returns cstring language internal strict immutable as 'textout';
+create type label (input = label_in, output = label_out, like = text);
+alter extension plpgsql add type label
 """
 
 RENAMED = "alter type state rename value 'new' to 'fresh'"
@@ -239,6 +260,7 @@ ALTERED = {
     "range": ("span default span('(1,2)', '(3,4)')", GROWN),
     "row": ("other default '(1)'", "alter table other add more int"),
     "name": ("regclass default 'other'", "alter table other rename to others"),
+    "extension": ("label default 'x'", "update pg_extension set extversion = '2'"),
 }
 
 
@@ -450,6 +472,65 @@ def test_a_table_that_was_in_an_unpublished_schema_is_copied_again(
         run("update elsewhere.orders set note = 'meanwhile'")
         run("alter table elsewhere.orders set schema public")
     owed(shop, "orders")
+
+
+@NOTICING
+@WHEN
+def test_a_schema_that_was_not_published_for_a_moment_has_its_tables_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    run = shop.database.execute
+    if shop.database.connect().info.server_version < 150000:
+        pytest.skip("publications of schemas came with PostgreSQL 15")
+    run(f"create publication {OURS} for tables in schema public")
+    options = {"publication": OURS, "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run(
+            f"alter publication {OURS} drop tables in schema public;"
+            f" alter publication {OURS} add tables in schema public"
+        )
+    owed(shop, "orders", "clients")
+
+
+@NOTICING
+@WHEN
+def test_a_publication_of_the_users_that_was_dropped_for_a_moment_has_its_tables_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    run = shop.database.execute
+    run(f"create publication {OURS} for table orders, clients")
+    options = {"publication": OURS, "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run(f"drop publication {OURS}")
+        run("update orders set note = 'meanwhile' where id = 1")
+        run(f"create publication {OURS} for table orders, clients")
+    shop.until(lambda: shop.baseline("orders") is None and shop.baseline("clients") is None)
+    for name in ("orders", "clients"):
+        shop.copy(name)
+    kept(shop)
+
+
+@NOTICING
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "set session_replication_role = replica",
+        "select pg_replication_origin_create('{name}'), pg_replication_origin_session_setup('{name}')",
+    ],
+    ids=["role", "origin"],
+)
+def test_changes_of_every_origin_are_recorded(shop: Recording, setting: str) -> None:
+    follow(shop)
+    name = f"of_{shop.database.name}"
+    with shop.database.connect() as writer:
+        for statement in setting.format(name=name).split(", pg"):
+            writer.execute(statement if statement.startswith("se") else f"select pg{statement}")
+        writer.execute("insert into orders values (2, 'from elsewhere')")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    if "origin" in setting:
+        shop.database.execute("select pg_replication_origin_drop(%s)", name)
 
 
 @NOTICING

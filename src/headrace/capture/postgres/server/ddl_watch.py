@@ -115,6 +115,12 @@ select u.relation::int8, u.type::int8, t.typtype = 'e' as enum, parts.numbers, p
 from used u
 join pg_catalog.pg_type t on t.oid = u.type
 cross join lateral (
+    select array[x.oid::int8] as numbers, array[x.extversion] as texts
+    from pg_catalog.pg_depend d
+    join pg_catalog.pg_extension x on x.oid = d.refobjid
+    where t.typtype in ('b', 'r') and d.classid = 'pg_catalog.pg_type'::regclass and d.objid = t.oid
+      and d.refclassid = 'pg_catalog.pg_extension'::regclass and d.deptype = 'e'
+    union all
     select pg_catalog.array_agg(e.oid::int8 order by e.oid) as numbers,
            pg_catalog.array_agg(e.enumlabel::text order by e.oid) as texts
     from pg_catalog.pg_enum e where t.typtype = 'e' and e.enumtypid = t.oid
@@ -132,7 +138,10 @@ Items = Sequence[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class _TypeText:
-    """What the values of a type look like: labels of an enum, attributes, or names of objects."""
+    """
+    What the values of a type look like: labels of an enum, attributes, names of objects, or the
+    version of the extension that prints them.
+    """
 
     upto: int
     """The newest label or object; later ones alter no older row. -1: every item counts."""
@@ -461,6 +470,8 @@ class _Seen:
             stamp.altered(now.stamps.get(number, stamp)) for number, stamp in self.stamps.items()
         ):
             return "rewritten"  # a column was altered, too
+        if now.published.startswith("./") and _new_file(self.file, now.file, partitions=False):
+            return UNLOGGED
         for type, text in self.types.items():
             if type in items and items[type].altered(text, before.get(type)):
                 return TYPE
@@ -494,6 +505,11 @@ class _Seen:
 REPLACED = "replaced"
 PUBLISHED = "publication"
 TYPE = "type"
+UNLOGGED = "unlogged"
+"""
+It has a new file, and the publication does not list it: so PostgreSQL does not refuse SET UNLOGGED,
+and after SET LOGGED nothing else is different.
+"""
 
 
 class IdentityCheck:
@@ -590,7 +606,7 @@ class IdentityCheck:
             if not (reason or begun) and name in outdated:
                 reason = TYPE
             if reason:
-                missing = reason in (REPLACED, PUBLISHED)
+                missing = reason in (REPLACED, PUBLISHED, UNLOGGED)
                 self._notices.append(SourceNotice(name, rebaseline_reason=reason, missing=missing))
                 found.add(name)
             self.unverified |= noted is None or reason == PUBLISHED
@@ -633,9 +649,9 @@ def _file(table: CatalogTable) -> str:
     return "p" + ",".join(f"{leaf.oid:x}:{leaf.filenode or 0:x}" for leaf in table.leaves)
 
 
-def _new_file(before: str, now: str) -> bool:
+def _new_file(before: str, now: str, *, partitions: bool = True) -> bool:
     """Whether a table has another file, or a partition that it had; `partitions.py` has others."""
-    if "p" in (before, now):
+    if "p" in (before, now) or not partitions and before.startswith("p"):
         return False  # it had no partition, or has none
     if ":" not in before or ":" not in now:
         return before != now  # older notes have one value for all partitions

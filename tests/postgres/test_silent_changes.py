@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline
+from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline, Warned
 from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.engine.engine import Engine
 from tests.postgres.followed import FollowedOrders
@@ -87,6 +87,17 @@ def failure(shop: Recording) -> Failed:
     shop.until(lambda: any(isinstance(each, Failed) and each.stops for each in shop.reports))
     [found] = [each for each in shop.reports if isinstance(each, Failed) and each.stops]
     return found
+
+
+def lost(shop: Recording, table: str) -> None:
+    """Wait until one table is reported as lost, and the source as reading again."""
+
+    def told() -> bool:
+        warned = [each.problem for each in shop.reports if isinstance(each, Warned)]
+        return any(each.code == "capture.table_lost" for each in warned if table in each.message)
+
+    shop.until(told)
+    shop.streaming()
 
 
 WHEN = pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "running"])
@@ -476,6 +487,7 @@ def test_a_table_that_was_in_an_unpublished_schema_is_copied_again(
 
 @NOTICING
 @WHEN
+@pytest.mark.ci
 def test_a_schema_that_was_not_published_for_a_moment_has_its_tables_copied_again(
     shop: Recording, stopped: bool
 ) -> None:
@@ -513,11 +525,13 @@ def test_a_publication_of_the_users_that_was_dropped_for_a_moment_has_its_tables
 
 
 @NOTICING
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "setting",
     [
         "set session_replication_role = replica",
-        "select pg_replication_origin_create('{name}'), pg_replication_origin_session_setup('{name}')",
+        "select pg_replication_origin_create('{name}');"
+        " select pg_replication_origin_session_setup('{name}')",
     ],
     ids=["role", "origin"],
 )
@@ -525,8 +539,7 @@ def test_changes_of_every_origin_are_recorded(shop: Recording, setting: str) -> 
     follow(shop)
     name = f"of_{shop.database.name}"
     with shop.database.connect() as writer:
-        for statement in setting.format(name=name).split(", pg"):
-            writer.execute(statement if statement.startswith("se") else f"select pg{statement}")
+        writer.execute(setting.format(name=name).encode())
         writer.execute("insert into orders values (2, 'from elsewhere')")
     shop.until(lambda: shop.log.counts().rows == 1)
     if "origin" in setting:
@@ -542,6 +555,37 @@ def test_notes_of_an_earlier_release_cost_no_copy(shop: Recording) -> None:
     log.note(f"{oid} 0 {file} {stamps}", "standing/orders")
     shop.live("orders", "clients")
     kept(shop)
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@NOTICING
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("revoke select on orders from {role}", id="select"),
+        pytest.param(
+            "alter table orders enable row level security",
+            id="row security",
+            marks=pytest.mark.ci,
+        ),
+    ],
+)
+def test_a_right_that_is_lost_fails_the_next_copy_and_no_change(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    role = shop.database.role("login replication")
+    run = shop.database.execute
+    run(f"grant select on orders, clients to {role}")
+    run(f"create publication {OURS} for table orders, clients")
+    dsn = shop.database.dsn_as(role)
+    monkeypatch.setattr(Database, "dsn", property(lambda _: dsn))
+    follow(shop, publication=OURS, create_publication=False)
+    run(statement.format(role=role))
+    kept(shop)
+    shop.reports += shop.recorder.step([TakeBaseline("orders")], 0.05)
+    lost(shop, "orders")
 
 
 # --- replica identities ---------------------------------------------------------------------------
@@ -584,3 +628,18 @@ def test_large_values_are_there_whatever_becomes_of_the_replica_identity(
             wait_until(partial(followed, shop, engine), PATIENCE)
     finally:
         engine.stop()
+
+
+@NOTICING
+@WHEN
+def test_updates_work_again_soon_after_a_replica_identity_was_taken_away(
+    shop: Recording, stopped: bool
+) -> None:
+    follow(shop)
+    with absent(shop, stopped):
+        shop.database.execute("alter table orders replica identity nothing")
+    lost(shop, "orders")
+    # PostgreSQL refuses updates of published tables without an identity.
+    of_orders = "select 1 from pg_publication_tables where tablename = 'orders'"
+    shop.until(lambda: not shop.database.rows(of_orders))
+    shop.database.execute("update orders set note = 'x'")

@@ -144,8 +144,8 @@ class Pair:
         shutil.copytree(self.primary.data, self.standby.data)
         (self.standby.data / "standby.signal").touch()
         # Slots of a copied folder would keep log for ever.
-        for slot in (self.standby.data / "pg_replslot").iterdir():
-            shutil.rmtree(slot)
+        for folder in (self.standby.data / "pg_replslot").iterdir():
+            shutil.rmtree(folder)
         self.standby.data.chmod(0o700)
         if (account := server_account()) is not None:
             for path in (self.standby.data, *self.standby.data.rglob("*")):

@@ -330,8 +330,8 @@ class PostgresSource:
         self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
 
-    def _sure(self, table: TableName) -> bool:
-        """Look at the names in its values now; return whether its rows are as they were noted."""
+    def _compare_names(self, table: TableName) -> None:
+        """Look at the names in its values now; raise `NotYet` if its rows are not as noted."""
         assert self._query is not None
         assert self._watch is not None
         tables = self._identities.names.sharing(table)
@@ -342,7 +342,8 @@ class PostgresSource:
                 raise altered(error) from error
             self._suspect(found)
         self._notices_from = 0.0
-        return table not in found
+        if table in found:
+            raise NotYet
 
     def wake(self) -> None:
         """End the wait of a running `read`, or of the next one."""
@@ -647,8 +648,7 @@ class PostgresSource:
         if self._watch is not None and self._identities.names.types(table):
             # After the snapshot: then its rows have no name that is newer than the noted ones.
             try:
-                if not self._sure(table):
-                    raise NotYet
+                self._compare_names(table)
             except BaseException:
                 own.close()
                 raise

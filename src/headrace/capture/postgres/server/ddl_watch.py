@@ -15,10 +15,10 @@ xmin, the number of the transaction that wrote it. Both stay when the row is fro
 from the note, and the transaction was not ours, changes may be missing. Transaction numbers wrap
 around: an alteration exactly 2^32 transactions after the last one would not be noticed.
 
-VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are. They alter no column,
-except that older rows get the value of a column that was added with a constant default: its row of
-the catalog is written again, but not that of its default, as it is by `ALTER … TYPE`. So the table
-is copied without need only if that default was dropped before, or if another one was altered.
+VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are. They alter no
+column, except that older rows get the value of a column that was added with a constant default:
+its row of the catalog is written again, but not that of its default, as it is by `ALTER … TYPE`.
+So the table is copied without need only if that default was dropped before, or another one altered.
 
 The text of an enum's value is its label, and that of a `regclass` the name of a table. A label that
 is added alters no older row, so it is accepted without a copy. But it can be used, and then
@@ -55,7 +55,12 @@ import pyarrow.compute as pc
 from headrace.capture.postgres.copy.snapshot import record_end
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import preflight, publication, slot
-from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, fingerprint, look_up
+from headrace.capture.postgres.server.catalog import (
+    CatalogColumn,
+    CatalogTable,
+    fingerprint,
+    look_up,
+)
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
@@ -274,7 +279,7 @@ class PrintedNames:
         return {column.type for column in self.columns.get(table, {}).values()}
 
     def sharing(self, table: TableName) -> list[TableName]:
-        """Return the tables to look at together with a table that has such types, itself included."""
+        """Return the tables with a type in common with this one, itself included."""
         types = self.types(table)
         return [other for other in self.columns if types & self.types(other)]
 
@@ -300,7 +305,9 @@ class PrintedNames:
                 there = set(all_names(type))
                 if each - there:
                     outdated.add(table)
-                self._examined.setdefault(type, set()).update(each & there - set(names.get(type, ())))
+                self._examined.setdefault(type, set()).update(
+                    each & there - set(names.get(type, ()))
+                )
             self._notices.append(SourceNotice(f"{_NAMES_KEY}{table}", note="[]"))
         for type, found in names.items():
             self._names[type] = {*found, *self._examined.get(type, ())}
@@ -651,7 +658,7 @@ def _file(table: CatalogTable) -> str:
 
 def _new_file(before: str, now: str, *, partitions: bool = True) -> bool:
     """Whether a table has another file, or a partition that it had; `partitions.py` has others."""
-    if "p" in (before, now) or not partitions and before.startswith("p"):
+    if "p" in (before, now) or (not partitions and before.startswith("p")):
         return False  # it had no partition, or has none
     if ":" not in before or ":" not in now:
         return before != now  # older notes have one value for all partitions

@@ -301,7 +301,9 @@ class PartitionedTables:
         written = record_end(slot.written(connection))
         for table, note in self._outdated.items():
             self._floors[table] = written
-            self._notices.append((written, SourceNotice(table, note=note, rebaseline_reason=REASON)))
+            self._notices.append(
+                (written, SourceNotice(table, note=note, rebaseline_reason=REASON))
+            )
         self._outdated, self._reported = {}, set()
 
     def _report_outdated(self, statement: str) -> None:

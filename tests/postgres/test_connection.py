@@ -9,10 +9,12 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from headrace.capture.postgres import connection as connections
 from headrace.capture.postgres.connection import LATER_SETTINGS, connect, speaking, translated
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.embedded.postgres import PostgresServer
@@ -290,6 +292,32 @@ def test_a_connection_that_is_ended_is_unreachable(
         with pytest.raises(SourceUnreachable), speaking(options):
             connection.execute("select 1")
     connection.close()
+
+
+def test_a_query_without_an_answer_is_waited_for_once(
+    options: PostgresOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.1)
+    waits: list[float] = []
+    limited = connections._limited
+
+    def counted(gen: Any, until: float, *more: Any) -> Any:
+        try:
+            return (yield from limited(gen, until, *more))
+        except SourceUnreachable:
+            waits.append(until)
+            raise
+
+    monkeypatch.setattr(connections, "_limited", counted)
+    connection = connect(options, timed=True)
+    with (
+        pytest.raises(SourceUnreachable, match="did not answer"),
+        connection.pipeline(),
+        connection.transaction(),
+    ):
+        connection.execute("select pg_sleep(10)").fetchall()
+    assert len(waits) == 1
+    assert connection.closed
 
 
 def test_errors_of_statements_are_told_apart_and_show_no_values(

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.server import slot
 from headrace.capture.postgres.server.preflight import examine
 from headrace.capture.postgres.source import PostgresSource
 from headrace.changelog.reader import LogReader
@@ -143,8 +144,8 @@ class Pair:
         shutil.copytree(self.primary.data, self.standby.data)
         (self.standby.data / "standby.signal").touch()
         # Slots of a copied folder would keep log for ever.
-        for slot in (self.standby.data / "pg_replslot").iterdir():
-            shutil.rmtree(slot)
+        for folder in (self.standby.data / "pg_replslot").iterdir():
+            shutil.rmtree(folder)
         self.standby.data.chmod(0o700)
         if (account := server_account()) is not None:
             for path in (self.standby.data, *self.standby.data.rglob("*")):
@@ -210,6 +211,8 @@ def test_an_engine_that_was_away_during_the_failover_goes_on_as_well(safe: Pair)
         ),
         PATIENCE,
     )
+    with psycopg.connect(safe.standby.dsn) as connection:
+        assert slot.written(connection) > 0  # a standby has no WAL of its own
     safe.fail_over()
     safe.write(201)
     with safe.engine() as engine:

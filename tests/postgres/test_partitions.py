@@ -19,6 +19,7 @@ from headrace.capture.messages import (
 )
 from headrace.capture.postgres.copy.snapshot import Snapshots
 from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.server import ddl_watch, partitions
 from headrace.capture.postgres.server.partitions import Branch, Tree
 from headrace.capture.postgres.server.slot import CreatedSlot
 from headrace.capture.postgres.stream.stream import ReplicationStream
@@ -26,7 +27,7 @@ from headrace.capture.recorder import Recorder
 from headrace.changelog.change import Op
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
-from headrace.errors import NoIdentity, TableRefused
+from headrace.errors import NoIdentity, PublicationRefused, TableRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres import recording
@@ -104,6 +105,9 @@ HARMLESS = {
         insert into sales values (401, 'sent');
         insert into sales_4 values (402, 'sent, too');
         commit""",
+    "made before a default was altered": """
+        create table sales_4 partition of sales for values from (400) to (500);
+        alter table sales alter value set default 'x'""",
     "made of several levels and filled": """
         create table sales_4 partition of sales for values from (400) to (500)
             partition by range (id);
@@ -357,6 +361,80 @@ def test_what_happens_right_after_the_slot_was_made_is_noticed(
     assert shop.exact()
     assert not reconnected(shop)
     shop.die()
+
+
+@pytest.fixture
+def plain(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Recording]:
+    """Two partitioned tables, read by their owner, and by a sender as of PostgreSQL 14."""
+    monkeypatch.setattr(partitions, "SENDER_UPDATES_SINCE", 1_000_000)
+    monkeypatch.setattr(ddl_watch, "WATCH_SECONDS", 0.0)
+    role = database.role("login replication")
+    recording = Recording(database, tmp_path / "data")
+    database.execute(f"grant create on database {database.name} to {role}")
+    database.execute(f"grant all on schema public to {role}")
+    database.execute(f"alter default privileges grant all on tables to {role}")
+    recording.run(MONTHS)
+    recording.run("create table visits (like sales including all) partition by range (id)")
+    for table in ("sales", "visits", "clients"):
+        database.execute(f"alter table {table} owner to {role}")
+    dsn = database.dsn_as(role)
+    monkeypatch.setattr(Database, "dsn", property(lambda _: dsn))
+    recording.live("sales", "visits", "clients")
+    recording.copy("sales", "visits", "clients")
+    yield recording
+    recording.die()
+
+
+def attached(to: str) -> str:
+    return f"""
+        create table filled_{to} (like {to} including all);
+        insert into filled_{to} values (401, 'brought');
+        alter table {to} attach partition filled_{to} for values from (400) to (500)
+    """
+
+
+@pytest.mark.meets("R23c")
+def test_the_owner_of_the_tables_can_have_an_older_sender_look_at_the_partitions_again(
+    plain: Recording,
+) -> None:
+    """Both in one look, which costs the third table nothing."""
+    before = plain.baseline("clients")
+    script = "begin;" + attached("sales") + ";" + attached("visits") + "; commit"
+    with plain.database.connect() as connection:
+        connection.execute(script.encode())
+    plain.until(lambda: all(plain.baseline(each) is None for each in ("sales", "visits")))
+    plain.copy("sales", "visits")
+    plain.run("insert into sales values (402, 'sent'); insert into visits values (402, 'sent')")
+    plain.pass_by()
+    assert plain.exact()
+    assert plain.rows("visits") == plain.truth("visits")
+    assert plain.baseline("clients") == before
+    refused = [each for each in plain.reports if isinstance(each, Warned)]
+    assert not [each for each in refused if isinstance(each.problem.error(), PublicationRefused)]
+
+
+@pytest.mark.meets("R23c")
+def test_a_table_is_not_copied_until_an_older_sender_looks_at_its_partitions_again(
+    plain: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "GLANCE", "set local lock_timeout = '5ms'")
+    holder = plain.database.connect(autocommit=False)
+    holder.execute("select 1 from pg_publication for update")
+    plain.run(attached("sales"))
+    plain.until(lambda: plain.baseline("sales") is None)
+    plain.reports += plain.recorder.step([TakeBaseline("sales")], 0.02)
+    wait_a_little(plain)
+    assert plain.baseline("sales") is None
+    problems = [each.problem.error() for each in plain.reports if isinstance(each, Warned)]
+    assert len([each for each in problems if isinstance(each, PublicationRefused)]) == 1
+    plain.run("insert into sales values (402, 'perhaps unsent')")
+    holder.rollback()
+    plain.until(lambda: plain.baseline("sales") is not None)
+    plain.run("insert into sales values (403, 'sent')")
+    plain.pass_by()
+    assert plain.exact()
 
 
 @pytest.mark.meets("R23a", "R23c")

@@ -101,6 +101,20 @@ def test_what_may_have_altered_rows_makes_the_table_be_copied_again_and_no_other
     shop.until(lambda: shop.log.counts().rows == 2)
 
 
+@NOTICING
+def test_another_expression_of_a_generated_column_makes_the_table_be_copied_again(
+    shop: Recording,
+) -> None:
+    if shop.database.connect().info.server_version < 170000:
+        pytest.skip("SET EXPRESSION came with PostgreSQL 17")
+    run = shop.database.execute
+    before = seen(shop)
+    run("alter table orders add large text generated always as (upper(note)) stored")
+    shop.until(lambda: seen(shop) != before)
+    run("alter table orders alter large set expression as (lower(note))")
+    shop.until(lambda: shop.log.rebaseline_required("orders") is not None)
+
+
 @pytest.mark.meets("R16", "R23b")
 def test_a_column_given_other_values_while_nobody_reads_has_its_table_copied(
     shop: Recording,
@@ -129,6 +143,28 @@ def test_what_leaves_rows_as_they_are_costs_no_copy(shop: Recording, kept: str) 
     shop.until(lambda: seen(shop) != before)
     assert shop.log.rebaseline_required("orders") is None
     assert shop.baseline("orders") == 1
+
+
+@NOTICING
+@pytest.mark.parametrize(
+    ("altered", "copied"),
+    [
+        ("vacuum full orders", False),
+        ("alter table orders alter n type int using 7 - n", True),
+    ],
+)
+def test_a_constant_that_is_written_into_older_rows_costs_no_copy(
+    shop: Recording, altered: str, copied: bool
+) -> None:
+    before = seen(shop)
+    shop.database.execute("alter table orders add n int default 1")
+    shop.database.execute("insert into orders values (2, 'b')")
+    shop.until(lambda: shop.log.counts().rows == 1 and seen(shop) != before)
+    before = seen(shop)
+    shop.database.execute(altered)
+    shop.until(lambda: seen(shop) != before)
+    assert (shop.log.rebaseline_required("orders") is not None) == copied
+    shop.until(lambda: not copied or shop.baseline("orders") is None)
 
 
 def seen(shop: Recording) -> str:

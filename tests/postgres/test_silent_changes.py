@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline
+from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline, Warned
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.engine.engine import Engine
 from tests.postgres.followed import FollowedOrders
 from tests.postgres.recording import PATIENCE, Recording
@@ -88,6 +89,17 @@ def failure(shop: Recording) -> Failed:
     return found
 
 
+def lost(shop: Recording, table: str) -> None:
+    """Wait until one table is reported as lost, and the source as reading again."""
+
+    def told() -> bool:
+        warned = [each.problem for each in shop.reports if isinstance(each, Warned)]
+        return any(each.code == "capture.table_lost" for each in warned if table in each.message)
+
+    shop.until(told)
+    shop.streaming()
+
+
 WHEN = pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "running"])
 
 
@@ -122,8 +134,9 @@ def test_tables_that_are_renamed_into_each_other_are_copied_again(
     assert notes == ["c"]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["read", "read by the next process"])
 def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_name(
-    shop: Recording,
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     follow(shop)
     shop.die()
@@ -132,6 +145,13 @@ def test_no_change_of_another_table_is_taken_for_one_of_the_table_that_has_its_n
     run("; ".join(SWAP))
     run("insert into orders values (4, 'c'); insert into clients values (5, 'o')")
     shop.live("orders", "clients")
+    if lost:
+        with monkeypatch.context() as unread:
+            unread.setattr(ReplicationStream, "receive", lambda *_: None)
+            shop.until(lambda: shop.log.rebaseline_required("clients") is not None)
+            shop.until(lambda: not shop.source.notices())
+        shop.die()
+        shop.live("orders", "clients")
     shop.until(lambda: shop.log.counts().rows == 2)
     assert [row["after"] for row in shop.changes("orders")] == [{"id": 4, "note": "c"}]
     assert [row["after"] for row in shop.changes("clients")] == [{"id": 5, "note": "o"}]
@@ -210,6 +230,22 @@ def test_a_table_that_is_no_longer_in_the_wal_is_reported(shop: Recording, state
     assert found.facts["table"] == "orders"
 
 
+@NOTICING
+@WHEN
+def test_a_table_that_was_unlogged_for_a_while_is_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    shop.database.execute("create publication everything for all tables")
+    options = {"publication": "everything", "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        # At once, so that no look is between them.
+        run = "alter table orders set unlogged; insert into orders values (2, 'unlogged')"
+        shop.database.execute(f"{run}; alter table orders set logged")
+    owed(shop, "orders")
+    assert shop.log.usable_baseline("orders").rows == 2  # type: ignore[union-attr]
+
+
 # --- types ----------------------------------------------------------------------------------------
 
 TYPES = """
@@ -217,7 +253,12 @@ create type state as enum ('new', 'paid');
 create type size as (width int, height int);
 create domain mood as state;
 create type span as range (subtype = size);
-create table other (id int primary key)
+create table other (id int primary key);
+create type label;
+create function label_in(cstring) returns label language internal strict immutable as 'textin';
+create function label_out(label) returns cstring language internal strict immutable as 'textout';
+create type label (input = label_in, output = label_out, like = text);
+alter extension plpgsql add type label
 """
 
 RENAMED = "alter type state rename value 'new' to 'fresh'"
@@ -230,6 +271,7 @@ ALTERED = {
     "range": ("span default span('(1,2)', '(3,4)')", GROWN),
     "row": ("other default '(1)'", "alter table other add more int"),
     "name": ("regclass default 'other'", "alter table other rename to others"),
+    "extension": ("label default 'x'", "update pg_extension set extversion = '2'"),
 }
 
 
@@ -269,6 +311,27 @@ def test_a_type_that_prints_old_values_as_before_costs_no_copy(
     with absent(shop, stopped):
         shop.database.execute(statement)
     kept(shop)
+
+
+@NOTICING
+@pytest.mark.parametrize("renamed", [False, True], ids=["created", "renamed"])
+def test_a_table_that_is_created_earlier_and_seen_later_costs_no_copy(
+    shop: Recording, renamed: bool
+) -> None:
+    shop.database.execute("alter table orders add typed regclass")
+    follow(shop)
+    slow = shop.database.connect(autocommit=False)
+    slow.execute("create table first (id int)")
+    before = notes(shop)["standing/orders"]
+    shop.database.execute("create table second (id int)")
+    shop.until(lambda: notes(shop)["standing/orders"] != before)
+    before = notes(shop)["standing/orders"]
+    slow.commit()
+    shop.until(lambda: notes(shop)["standing/orders"] != before)
+    kept(shop)
+    if renamed:
+        shop.database.execute("alter table first rename to third")
+        owed(shop, "orders")
 
 
 @NOTICING
@@ -423,6 +486,67 @@ def test_a_table_that_was_in_an_unpublished_schema_is_copied_again(
 
 
 @NOTICING
+@WHEN
+@pytest.mark.ci
+def test_a_schema_that_was_not_published_for_a_moment_has_its_tables_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    run = shop.database.execute
+    if shop.database.connect().info.server_version < 150000:
+        pytest.skip("publications of schemas came with PostgreSQL 15")
+    run(f"create publication {OURS} for tables in schema public")
+    options = {"publication": OURS, "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run(
+            f"alter publication {OURS} drop tables in schema public;"
+            f" alter publication {OURS} add tables in schema public"
+        )
+    owed(shop, "orders", "clients")
+
+
+@NOTICING
+@WHEN
+def test_a_publication_of_the_users_that_was_dropped_for_a_moment_has_its_tables_copied_again(
+    shop: Recording, stopped: bool
+) -> None:
+    run = shop.database.execute
+    run(f"create publication {OURS} for table orders, clients")
+    options = {"publication": OURS, "create_publication": False}
+    follow(shop, **options)
+    with absent(shop, stopped, **options):
+        run(f"drop publication {OURS}")
+        run("update orders set note = 'meanwhile' where id = 1")
+        run(f"create publication {OURS} for table orders, clients")
+    shop.until(lambda: shop.baseline("orders") is None and shop.baseline("clients") is None)
+    for name in ("orders", "clients"):
+        shop.copy(name)
+    kept(shop)
+
+
+@NOTICING
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "set session_replication_role = replica",
+        "select pg_replication_origin_create('{name}');"
+        " select pg_replication_origin_session_setup('{name}')",
+    ],
+    ids=["role", "origin"],
+)
+def test_changes_of_every_origin_are_recorded(shop: Recording, setting: str) -> None:
+    follow(shop)
+    name = f"of_{shop.database.name}"
+    with shop.database.connect() as writer:
+        writer.execute(setting.format(name=name).encode())
+        writer.execute("insert into orders values (2, 'from elsewhere')")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    if "origin" in setting:
+        shop.database.execute("select pg_replication_origin_drop(%s)", name)
+
+
+@NOTICING
 def test_notes_of_an_earlier_release_cost_no_copy(shop: Recording) -> None:
     follow(shop)
     oid, _, file, stamps, *_ = notes(shop)["standing/orders"].split(" ")
@@ -431,6 +555,37 @@ def test_notes_of_an_earlier_release_cost_no_copy(shop: Recording) -> None:
     log.note(f"{oid} 0 {file} {stamps}", "standing/orders")
     shop.live("orders", "clients")
     kept(shop)
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@NOTICING
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("revoke select on orders from {role}", id="select"),
+        pytest.param(
+            "alter table orders enable row level security",
+            id="row security",
+            marks=pytest.mark.ci,
+        ),
+    ],
+)
+def test_a_right_that_is_lost_fails_the_next_copy_and_no_change(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    role = shop.database.role("login replication")
+    run = shop.database.execute
+    run(f"grant select on orders, clients to {role}")
+    run(f"create publication {OURS} for table orders, clients")
+    dsn = shop.database.dsn_as(role)
+    monkeypatch.setattr(Database, "dsn", property(lambda _: dsn))
+    follow(shop, publication=OURS, create_publication=False)
+    run(statement.format(role=role))
+    kept(shop)
+    shop.reports += shop.recorder.step([TakeBaseline("orders")], 0.05)
+    lost(shop, "orders")
 
 
 # --- replica identities ---------------------------------------------------------------------------
@@ -473,3 +628,18 @@ def test_large_values_are_there_whatever_becomes_of_the_replica_identity(
             wait_until(partial(followed, shop, engine), PATIENCE)
     finally:
         engine.stop()
+
+
+@NOTICING
+@WHEN
+def test_updates_work_again_soon_after_a_replica_identity_was_taken_away(
+    shop: Recording, stopped: bool
+) -> None:
+    follow(shop)
+    with absent(shop, stopped):
+        shop.database.execute("alter table orders replica identity nothing")
+    lost(shop, "orders")
+    # PostgreSQL refuses updates of published tables without an identity.
+    of_orders = "select 1 from pg_publication_tables where tablename = 'orders'"
+    shop.until(lambda: not shop.database.rows(of_orders))
+    shop.database.execute("update orders set note = 'x'")

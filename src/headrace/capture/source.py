@@ -291,6 +291,7 @@ _REBASELINE_PHRASES = {
     "rewritten": "its rows were rewritten when a column was altered",
     "toast store": "large values that the server did not send are not known",
     "type": "a type of its columns was altered",
+    "unlogged": "it was rewritten, or unlogged for a while",
 }
 
 

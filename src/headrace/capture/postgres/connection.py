@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import select
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -167,20 +167,37 @@ ANSWER_SECONDS = 60.0
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """A connection whose statements end with an error if the server does not answer in time."""
+    """A connection that is closed, with an error, if the server does not answer in time."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **more: Any) -> T:
+        if self.closed:
+            return _ended(gen)
         until = time.monotonic() + ANSWER_SECONDS
-        return super().wait(_limited(gen, until), *args, **more)
+        return super().wait(_limited(gen, until, self.pgconn.finish), *args, **more)
 
 
-def _limited(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
-    """Pass everything on; raise once it is `until` and the generator still waits."""
+def _ended(gen: Generator[Any, Any, T]) -> T:
+    """Let what ends a transaction or a pipeline find that there is no connection any more."""
+    try:
+        next(gen)
+        while True:
+            gen.throw(psycopg.OperationalError("The connection is closed"))
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
+def _limited(
+    gen: Generator[Any, Any, T], until: float, give_up: Callable[[], None]
+) -> Generator[Any, Any, T]:
+    """Pass everything on; give up once it is `until` and the generator still waits."""
     try:
         state = next(gen)
         while True:
             ready = yield state
             if not ready and time.monotonic() >= until:
+                # Or the pipeline and the transaction around the query would wait again.
+                give_up()
                 raise SourceUnreachable(
                     f"The server did not answer a query within {ANSWER_SECONDS:.0f} s"
                 )
@@ -206,8 +223,8 @@ def connect(
     `replication` opens it for the replication protocol, which has only simple queries: there
     the client puts parameters into the statements. `host` and `port` choose one of the
     servers that the connection string names. `timed`: statements must be answered within
-    `ANSWER_SECONDS`. Raises `SourceUnreachable` if a later attempt
-    may succeed, otherwise `SourceRefused` or a subclass of it.
+    `ANSWER_SECONDS`. Raises `SourceUnreachable` if a later attempt may succeed, otherwise
+    `SourceRefused` or a subclass of it.
     """
     parameters = _parameters(options, application)
     if host is not None:

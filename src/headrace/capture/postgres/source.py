@@ -330,6 +330,21 @@ class PostgresSource:
         self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
 
+    def _compare_names(self, table: TableName) -> None:
+        """Look at the names in its values now; raise `NotYet` if its rows are not as noted."""
+        assert self._query is not None
+        assert self._watch is not None
+        tables = self._identities.names.sharing(table)
+        with speaking(self.options):
+            try:
+                found = self._watch.compare(self._query, tables, self._publishing.alterations)
+            except SchemaChanged as error:
+                raise altered(error) from error
+            self._suspect(found)
+        self._notices_from = 0.0
+        if table in found:
+            raise NotYet
+
     def wake(self) -> None:
         """End the wait of a running `read`, or of the next one."""
         self._awake = True
@@ -508,7 +523,7 @@ class PostgresSource:
             ((table, self._schemas[name]) for name, table in self._tables.items()),
             self._recorded,
             self._former,
-            self._identities.replaced,
+            self._identities.replaced(at.lsn),
         )
         self._transactions = Transactions(
             self._layouts,
@@ -546,7 +561,8 @@ class PostgresSource:
         except SchemaChanged as error:
             raise self._altered(error) from error
         if changes is not None:
-            if self._identities.names.compare(changes):
+            names = self._identities.names
+            if names.columns and names.compare(changes):
                 self._notices_from = 0.0
             if changes.ends:
                 self._given = changes.upto.commit
@@ -631,9 +647,8 @@ class PostgresSource:
             own = self._snapshots.another(self._given, committed, unsure, stream.send_status)
         if self._watch is not None and self._identities.names.types(table):
             # After the snapshot: then its rows have no name that is newer than the noted ones.
-            self._watch.due = 0.0
             try:
-                self.maintain()
+                self._compare_names(table)
             except BaseException:
                 own.close()
                 raise

@@ -84,9 +84,11 @@ select w.ordinal::int, a.attnum::int as number, a.attname as name, b.type::int8,
        not a.attnotnull as nullable, a.attgenerated::text as generated,
        a.attstorage <> 'p' and a.attlen = -1 as toastable,
        case when a.atthasmissing then (a.attmissingval::text::text[])[1] end as missing,
-       a.atthasdef or a.attidentity <> '' as defaulted, a.xmin::text::int8 as stamp
+       a.atthasdef or a.attidentity <> '' as defaulted, a.xmin::text::int8 as stamp,
+       d.oid || '.' || d.xmin as default
 from wanted w
 join pg_catalog.pg_attribute a on a.attrelid = w.oid
+left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
 join base b on b.ordinal = w.ordinal and b.attnum = a.attnum
 order by w.ordinal, a.attnum
 """
@@ -216,6 +218,9 @@ class CatalogColumn:
 
     stamp: int = dataclasses.field(default=0, compare=False)
     """Changes whenever the column was altered, even if only its default was."""
+
+    default: str | None = dataclasses.field(default=None, compare=False)
+    """Changes whenever its default or its type was altered; None: it has no default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +440,17 @@ def _read(
                 row.name, tuple(row.columns), row.primary, row.identity, row.immediate, row.strict
             )
         )
-    made = {}
-    for number, name in enumerate(wanted.values(), 1):
-        family = [row for row in relations if row.ordinal == number]
-        own = [row for row in columns if row.ordinal == number]
-        if family:
-            made[name] = _table(name, family, own, by_relation)
-    return made
+    families: dict[int, list[Any]] = defaultdict(list)
+    for row in relations:
+        families[row.ordinal].append(row)
+    own: dict[int, list[Any]] = defaultdict(list)
+    for row in columns:
+        own[row.ordinal].append(row)
+    return {
+        name: _table(name, families[number], own[number], by_relation)
+        for number, name in enumerate(wanted.values(), 1)
+        if number in families
+    }
 
 
 def _table(
@@ -474,6 +483,7 @@ def _table(
                 missing=row.missing,
                 defaulted=row.defaulted,
                 stamp=row.stamp,
+                default=row.default,
             )
             for row in columns
         ),

@@ -7,7 +7,7 @@ each has the other's rows. A table with a new file may have been rewritten with 
 (R23b), or by `ALTER … TYPE … USING`, which changes the values of a column even if its type stays.
 A value of an enum can be renamed: then old rows have another text than before. So the log has
 notes of what was seen: the table's oid, its file, how it is published, and the texts that its
-types print. They are compared when reading begins, and every few seconds.
+types print. They are compared when reading begins, and every ten seconds.
 
 What a publication was between two looks cannot be read. But every alteration writes a row of the
 catalog: dropped and added again, the row has another oid, and altered in place, it has another
@@ -15,8 +15,10 @@ xmin, the number of the transaction that wrote it. Both stay when the row is fro
 from the note, and the transaction was not ours, changes may be missing. Transaction numbers wrap
 around: an alteration exactly 2^32 transactions after the last one would not be noticed.
 
-VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are; but they alter no
-column. If a default is altered and then the table is rewritten, the table is copied without need.
+VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are. They alter no
+column, except that older rows get the value of a column that was added with a constant default:
+its row of the catalog is written again, but not that of its default, as it is by `ALTER … TYPE`.
+So the table is copied without need only if that default was dropped before, or another one altered.
 
 The text of an enum's value is its label, and that of a `regclass` the name of a table. A label that
 is added alters no older row, so it is accepted without a copy. But it can be used, and then
@@ -28,7 +30,7 @@ it is a new name, or it has been replaced, and the table has to be copied again.
 A table that is dropped, replaced by another one with the same name, or removed from the
 publication sends no more messages. An added column appears only with the next change, and a
 partition that is truncated, dropped or attached not at all (R23b, R23c). So the catalog is queried
-every few seconds, without locks, and nothing waits for the answer.
+every ten seconds, without locks. The thread that reads changes waits for the answer.
 
 All that can change without a message, and what notices it, is listed in
 docs/internals/silent-changes.md.
@@ -41,19 +43,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.capture.postgres.copy.snapshot import record_end
 from headrace.capture.postgres.options import PostgresOptions
-from headrace.capture.postgres.server import preflight, publication
-from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
+from headrace.capture.postgres.server import preflight, publication, slot
+from headrace.capture.postgres.server.catalog import (
+    CatalogColumn,
+    CatalogTable,
+    fingerprint,
+    look_up,
+)
 from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
@@ -74,10 +81,10 @@ _NAMED: Final[Mapping[int, str]] = {
     2205: "select oid, oid::regclass::text from pg_class where relpersistence <> 't'"
     " and relnamespace <> 'pg_toast'::regnamespace",
     2206: "select oid, oid::regtype::text from pg_type where typnamespace not in"
-    " (select oid from pg_namespace where nspname like 'pg\\_%')",
+    " (select oid from pg_namespace where nspname like 'pg\\_t%')",
     3734: "select oid, oid::regconfig::text from pg_ts_config",
     3769: "select oid, oid::regdictionary::text from pg_ts_dict",
-    4089: "select oid, oid::regnamespace::text from pg_namespace where nspname not like 'pg\\_%'",
+    4089: "select oid, oid::regnamespace::text from pg_namespace where nspname not like 'pg\\_t%'",
     4096: "select oid, oid::regrole::text from pg_roles",
     4191: "select oid, oid::regcollation::text from pg_collation",
     1033: "select oid, oid::regrole::text from pg_roles",
@@ -113,6 +120,12 @@ select u.relation::int8, u.type::int8, t.typtype = 'e' as enum, parts.numbers, p
 from used u
 join pg_catalog.pg_type t on t.oid = u.type
 cross join lateral (
+    select array[x.oid::int8] as numbers, array[x.extversion] as texts
+    from pg_catalog.pg_depend d
+    join pg_catalog.pg_extension x on x.oid = d.refobjid
+    where t.typtype in ('b', 'r') and d.classid = 'pg_catalog.pg_type'::regclass and d.objid = t.oid
+      and d.refclassid = 'pg_catalog.pg_extension'::regclass and d.deptype = 'e'
+    union all
     select pg_catalog.array_agg(e.oid::int8 order by e.oid) as numbers,
            pg_catalog.array_agg(e.enumlabel::text order by e.oid) as texts
     from pg_catalog.pg_enum e where t.typtype = 'e' and e.enumtypid = t.oid
@@ -130,7 +143,10 @@ Items = Sequence[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class _TypeText:
-    """What the values of a type look like: labels of an enum, attributes, or names of objects."""
+    """
+    What the values of a type look like: labels of an enum, attributes, names of objects, or the
+    version of the extension that prints them.
+    """
 
     upto: int
     """The newest label or object; later ones alter no older row. -1: every item counts."""
@@ -154,6 +170,14 @@ class _TypeItems:
             return _TypeText.of(self.items, -1)
         newest = max((number for number, _ in self.items), default=0)
         return _TypeText.of(self.items, newest if upto is None else upto)
+
+    def altered(self, noted: _TypeText, before: _TypeItems | None) -> bool:
+        """Whether values have another text now. `before` are the items of the note, if known."""
+        if before is None or not self.grows or self.items == before.items:
+            return self.text(noted.upto).digest != noted.digest
+        # An item can have a smaller oid than others, and be seen later than these: it is created
+        # by a transaction that takes long, or oids have begun anew.
+        return not set(before.items) <= set(self.items)
 
 
 def _types_of(
@@ -200,22 +224,37 @@ select given::int8, type::int8, elements from inner_type where type = any(%(name
 """
 
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)')
-_NO_OBJECT = re.compile(r"-|\d+|pg_temp_\d+\..*", re.DOTALL)
-"""Printed for no object, for one that is gone, and for temporary ones, which are not compared."""
+_NO_OBJECT = re.compile(r"-|\d+|pg_(toast|(toast_)?temp_\d+)(\..*)?", re.DOTALL)
+"""
+Printed for no object, for one that is gone, and for temporary ones and TOAST tables, which are not
+compared.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamesColumn:
+    """A column whose values are names."""
+
+    declared: str
+    type: int
+    """The oid of the type that has the names."""
+
+    elements: bool
+    """Whether its values are arrays of them."""
 
 
 class PrintedNames:
     """Compares the names in values with those of the last look. For one thread."""
 
     def __init__(self) -> None:
-        self._columns: dict[TableName, dict[int, tuple[int, bool]]] = {}
-        """By the column's number: the type whose names it has, and whether in an array."""
+        self.columns: dict[TableName, dict[int, NamesColumn]] = {}
+        """The columns whose values are compared, by table and number; other tables are left out."""
 
         self._names: dict[int, set[str]] = {}
         """By the type's oid: the names of the last look."""
 
         self._examined: dict[int, set[str]] = {}
-        """The same of names that came in values and need not be looked at again."""
+        """The same of names in values that cannot be altered: those of the server's own objects."""
 
         self._unknown: dict[TableName, dict[int, set[str]]] = {}
         self._covered: dict[TableName, int] = {}
@@ -225,7 +264,7 @@ class PrintedNames:
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take over the log's notes."""
-        self._columns, self._names, self._examined, self._covered = {}, {}, {}, {}
+        self.columns, self._names, self._examined, self._covered = {}, {}, {}, {}
         self._notices = []
         self._unknown = {
             key.removeprefix(_NAMES_KEY): {
@@ -237,7 +276,12 @@ class PrintedNames:
 
     def types(self, table: TableName) -> set[int]:
         """Return the types whose names are compared in the values of a table."""
-        return {type for type, _ in self._columns.get(table, {}).values()}
+        return {column.type for column in self.columns.get(table, {}).values()}
+
+    def sharing(self, table: TableName) -> list[TableName]:
+        """Return the tables with a type in common with this one, itself included."""
+        types = self.types(table)
+        return [other for other in self.columns if types & self.types(other)]
 
     def look(
         self,
@@ -251,20 +295,23 @@ class PrintedNames:
 
         `names` are those that users can alter, by their type; `all_names` returns every one.
         """
-        self._columns = _columns(connection, tables, list(names)) if names else {}
+        columns = _columns(connection, tables, list(names)) if names else {}
+        self.columns = {
+            table: each for table, each in self.columns.items() if table not in tables
+        } | columns
         outdated = set()
-        for table, unknown in self._unknown.items():
-            if any(not each <= set(all_names(type)) for type, each in unknown.items()):
-                outdated.add(table)
-            for type, each in unknown.items():
-                # Also one that is no name: whatever it is, it costs one copy and not many.
-                self._examined.setdefault(type, set()).update(each)
+        for table in self._unknown.keys() & tables.keys():
+            for type, each in self._unknown.pop(table).items():
+                there = set(all_names(type))
+                if each - there:
+                    outdated.add(table)
+                self._examined.setdefault(type, set()).update(
+                    each & there - set(names.get(type, ()))
+                )
             self._notices.append(SourceNotice(f"{_NAMES_KEY}{table}", note="[]"))
-        self._unknown = {}
-        self._names = {
-            type: {*found, *self._examined.get(type, ())} for type, found in names.items()
-        }
-        return outdated & tables.keys()
+        for type, found in names.items():
+            self._names[type] = {*found, *self._examined.get(type, ())}
+        return outdated
 
     def cover(self, tables: Iterable[TableName], upto: int) -> None:
         """Ignore what these tables have up to a position: they are copied after that."""
@@ -274,14 +321,17 @@ class PrintedNames:
         """Compare new values with the known names; return whether there is a notice of it."""
         for each in changes.tables:
             table = each.schema.table
-            columns = self._columns.get(table)
+            columns = self.columns.get(table)
             if not columns or changes.upto.commit <= self._covered.get(table, 0):
                 continue
             found: dict[int, set[str]] = defaultdict(set)
             for index, column in enumerate(each.schema.columns):
-                if (named := columns.get(column.field)) is not None:
-                    type, elements = named
-                    names = set(_values(each.rows, index, elements)) - self._names[type]
+                if (named := columns.get(column.field)) is None:
+                    continue
+                # An older row may have the column with another type: that is a copy anyway.
+                if column.type.kind == "text" and column.declared == named.declared:
+                    type = named.type
+                    names = set(_values(each.rows, index, named.elements)) - self._names[type]
                     found[type] |= {name for name in names if not _names_no_object(type, name)}
             unknown = self._unknown.get(table, {})
             new = {type: names - unknown.get(type, set()) for type, names in found.items()}
@@ -300,14 +350,19 @@ class PrintedNames:
 
 def _columns(
     connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable], named: list[int]
-) -> dict[TableName, dict[int, tuple[int, bool]]]:
+) -> dict[TableName, dict[int, NamesColumn]]:
     types = sorted({column.type for table in tables.values() for column in table.columns})
     rows = connection.execute(_ELEMENTS, {"types": types, "named": named}).fetchall()
     inner = {given: (type, elements) for given, type, elements in rows}
-    return {
-        name: {c.number: inner[c.type] for c in table.columns if c.type in inner}
+    found = {
+        name: {
+            c.number: NamesColumn(c.declared, *inner[c.type])
+            for c in table.columns
+            if c.type in inner
+        }
         for name, table in tables.items()
     }
+    return {name: columns for name, columns in found.items() if columns}
 
 
 def _values(rows: pa.Table, index: int, elements: bool) -> Iterator[str]:
@@ -357,6 +412,31 @@ _NONE = "(select null::oid as oid, null::xid as xmin, null::oid as pnpubid, null
 
 
 @dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What changes when a column is altered."""
+
+    xmin: str
+    constant: str = ""
+    """The row of its default, if older rows have a constant instead of a value; else empty."""
+
+    default: str = field(default="", compare=False)
+    """The row of its default; not in notes."""
+
+    def altered(self, now: _Stamp) -> bool:
+        """Whether the column was altered, and older rows did not only get their constant."""
+        filled = self.constant and not now.constant and self.constant == now.default
+        return self.xmin != now.xmin and not filled
+
+    @classmethod
+    def of(cls, column: CatalogColumn) -> _Stamp:
+        default = column.default or ""
+        return cls(str(column.stamp), default if column.missing is not None else "", default)
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.constant}" if self.constant else self.xmin
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """A table as it was seen once, and its text in the log."""
 
@@ -368,24 +448,39 @@ class _Seen:
     """
 
     file: str
-    stamps: Mapping[int, int]
+    stamps: Mapping[int, _Stamp]
     """By column; older notes have none."""
 
     types: Mapping[int, _TypeText]
     """By the type's oid; older notes have none."""
 
-    def altered(self, now: _Seen, items: Mapping[int, _TypeItems], ours: Alterations) -> str:
-        """Return why the rows in the log are no longer right; empty: they are."""
+    replaced: int = 0
+    """Up to this position, the stream may have changes from before the table had its name."""
+
+    def altered(
+        self,
+        now: _Seen,
+        items: Mapping[int, _TypeItems],
+        before: Mapping[int, _TypeItems],
+        ours: Alterations,
+    ) -> str:
+        """
+        Return why the rows in the log are no longer right; empty: they are.
+
+        `items` are those of its types now, and `before` when it was noted, if that is known.
+        """
         if self.oid != now.oid:
             return REPLACED
         if self._published_otherwise(now, ours):
             return PUBLISHED
-        if self.file != now.file and any(
-            now.stamps.get(number, stamp) != stamp for number, stamp in self.stamps.items()
+        if _new_file(self.file, now.file) and any(
+            stamp.altered(now.stamps.get(number, stamp)) for number, stamp in self.stamps.items()
         ):
             return "rewritten"  # a column was altered, too
+        if now.published.startswith("./") and _new_file(self.file, now.file, partitions=False):
+            return UNLOGGED
         for type, text in self.types.items():
-            if type in items and items[type].text(text.upto).digest != text.digest:
+            if type in items and items[type].altered(text, before.get(type)):
                 return TYPE
         return ""
 
@@ -402,21 +497,26 @@ class _Seen:
     def __str__(self) -> str:
         stamps = ",".join(f"{number}:{stamp}" for number, stamp in self.stamps.items())
         types = ",".join(f"{oid}:{one.upto}:{one.digest}" for oid, one in self.types.items())
-        return f"{self.oid} {self.published} {self.file} {stamps} {types}"
+        return f"{self.oid} {self.published} {self.file} {stamps} {types} {self.replaced}"
 
     @classmethod
     def parse(cls, text: str) -> _Seen | None:
-        oid, published, file, stamps, types, *_ = [*text.split(" "), "", "", "", ""]
+        oid, published, file, stamps, types, upto, *_ = [*text.split(" "), *[""] * 5]
         pairs = (pair.split(":") for pair in stamps.split(",") if pair)
-        found = {int(number): int(stamp) for number, stamp in pairs}
+        found = {int(number): _Stamp(*stamp) for number, *stamp in pairs}
         texts = (each.split(":") for each in types.split(",") if each)
         shown = {int(type): _TypeText(int(upto), digest) for type, upto, digest in texts}
-        return cls(oid, published, file, found, shown) if file else None
+        return cls(oid, published, file, found, shown, int(upto or 0)) if file else None
 
 
 REPLACED = "replaced"
 PUBLISHED = "publication"
 TYPE = "type"
+UNLOGGED = "unlogged"
+"""
+It has a new file, and the publication does not list it: so PostgreSQL does not refuse SET UNLOGGED,
+and after SET LOGGED nothing else is different.
+"""
 
 
 class IdentityCheck:
@@ -426,31 +526,34 @@ class IdentityCheck:
         self.unverified = False
         """Whether the publication was altered since it was last found to be as it must be."""
 
-        self.replaced: set[TableName] = set()
-        """Tables that another one had the name of, since reading began."""
-
         self.names = PrintedNames()
 
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
+        self._items: dict[TableName, Mapping[int, _TypeItems]] = {}
+        """Of the types of the noted tables, if they were noted since the last `recall`."""
+
         self._notices: list[SourceNotice] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take over the log's notes; notices that were not recorded are found again."""
-        self._noted = {}
+        self._noted, self._items = {}, {}
         self._notices = []
-        self.replaced = set()
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
                 self._noted[key.removeprefix(_KEY)] = seen
         self.names.recall(notes)
+
+    def replaced(self, position: int) -> set[TableName]:
+        """Return the tables whose name may belong to another table in changes after a position."""
+        return {name for name, seen in self._noted.items() if seen.replaced > position}
 
     def described(
         self, table: CatalogTable, schema: TableSchema, recorded: TableSchema | None
     ) -> TableSchema:
         """Return the schema, with the new columns marked in which older rows may have any value."""
         noted = self._noted.get(table.name)
-        if noted is None or recorded is None or noted.file == _file(table):
+        if noted is None or recorded is None or not _new_file(noted.file, _file(table)):
             return schema
         known = {column.field for column in recorded.columns}
         columns = (
@@ -484,6 +587,7 @@ class IdentityCheck:
         types = _types_of(connection, tables.values())
         outdated = self._names_outdated(connection, tables, types)
         found: set[TableName] = set()
+        written: int | None = None
         for name, table in tables.items():
             compared = self.names.types(name)
             items = {
@@ -494,23 +598,28 @@ class IdentityCheck:
                 str(table.oid),
                 published.get(table.oid, "./../."),
                 _file(table),
-                {column.number: column.stamp for column in table.columns},
+                {column.number: _Stamp.of(column) for column in table.columns},
                 {type: each.text() for type, each in sorted(items.items())},
             )
             noted = None if begun else self._noted.get(name)
-            reason = "" if noted is None else noted.altered(now, items, ours)
+            before = self._items.get(name, {})
+            reason = "" if noted is None else noted.altered(now, items, before, ours)
+            if reason == REPLACED:
+                # After the tables were looked up: so it is after all that was written before.
+                written = record_end(slot.written(connection)) if written is None else written
+                now = replace(now, replaced=written)
+            elif noted is not None:
+                now = replace(now, replaced=noted.replaced)
             if not (reason or begun) and name in outdated:
                 reason = TYPE
             if reason:
-                missing = reason in (REPLACED, PUBLISHED)
+                missing = reason in (REPLACED, PUBLISHED, UNLOGGED)
                 self._notices.append(SourceNotice(name, rebaseline_reason=reason, missing=missing))
                 found.add(name)
-            if reason == REPLACED:
-                self.replaced.add(name)
             self.unverified |= noted is None or reason == PUBLISHED
             if noted != now:
                 self._notices.append(SourceNotice(f"{_KEY}{name}", note=str(now)))
-            self._noted[name] = now
+            self._noted[name], self._items[name] = now, items
         return found
 
     def _names_outdated(
@@ -544,9 +653,18 @@ class IdentityCheck:
 def _file(table: CatalogTable) -> str:
     if table.kind != "p":
         return str(table.leaves[0].filenode or 0)
-    # One value for all partitions: `partitions.py` finds out which of them changed.
-    files = sorted(leaf.filenode or 0 for leaf in table.leaves)
-    return f"p{zlib.crc32(repr(files).encode()):08x}"
+    return "p" + ",".join(f"{leaf.oid:x}:{leaf.filenode or 0:x}" for leaf in table.leaves)
+
+
+def _new_file(before: str, now: str, *, partitions: bool = True) -> bool:
+    """Whether a table has another file, or a partition that it had; `partitions.py` has others."""
+    if "p" in (before, now) or (not partitions and before.startswith("p")):
+        return False  # it had no partition, or has none
+    if ":" not in before or ":" not in now:
+        return before != now  # older notes have one value for all partitions
+    known = dict(each.split(":") for each in before[1:].split(","))
+    files = (each.split(":") for each in now[1:].split(","))
+    return any(known.get(oid, file) != file for oid, file in files)
 
 
 # --- alterations without a message in the stream --------------------------------------------------
@@ -590,7 +708,13 @@ class DdlWatch:
         if self._clock() < self.due and not self._partitions.unknown(self._tables.values()):
             return set()
         self.due = self._clock() + WATCH_SECONDS
-        now = look_up(connection, list(self._tables))
+        return self.compare(connection, list(self._tables), ours)
+
+    def compare(
+        self, connection: psycopg.Connection[Any], tables: Sequence[TableName], ours: Alterations
+    ) -> set[TableName]:
+        """Compare these tables now, as `look` does with all of them."""
+        now = look_up(connection, tables)
         for name, table in now.items():
             if not same_shape(self._schema_of(table), self._schemas[name]):
                 raise SchemaChanged("The table's columns or its key were altered", table=name)

@@ -4,7 +4,7 @@ Partitions that are added and removed (R23c).
 Changes of partitions are published under the name of the partitioned table. The stream does not
 report that a single partition was truncated, dropped or detached, or that one was attached and
 brought rows with it. So the log has a note of the partitions that its rows of a table belong to,
-and the catalog is compared with the note every few seconds. If rows were added or removed without
+and the catalog is compared with the note every ten seconds. If rows were added or removed without
 a change, the table needs a new baseline.
 
 Most new partitions do not need one: they are created by `CREATE TABLE … PARTITION OF`, and all
@@ -23,6 +23,7 @@ copied without need.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +45,7 @@ Connection = psycopg.Connection[Any]
 REASON = "partitions"
 
 GLANCE = "set local statement_timeout = '1s'; set local lock_timeout = '200ms'"
-"""Limits of a query on a partition: the same thread reads changes, which wait meanwhile."""
+"""Limits of a statement here: the same thread reads changes, which wait meanwhile."""
 
 SENDER_UPDATES_SINCE = 150000
 """
@@ -58,7 +59,7 @@ _KIND = "tree1"
 _COMPARABLE = 1 << 30
 """Transaction ids wrap around: those that are further apart are not compared."""
 
-_QUERY = """
+_QUERY = f"""
 with recursive tree as (
     select r.oid as root, r.oid, null::oid as parent, null::xid as edge
     from unnest(%s::oid[]) as r(oid)
@@ -71,7 +72,7 @@ select t.root::int8, t.oid::int8, t.parent::int8, coalesce(t.edge::text, '0')::i
        c.relkind::text as kind, c.relpersistence::text as persistence,
        c.relfilenode::int8 as filenode, n.nspname as namespace, c.relname as table,
        pg_snapshot_xmin(pg_current_snapshot())::text::int8 as horizon,
-       (pg_current_wal_insert_lsn() - '0/0')::int8 as written
+       ({slot.WRITTEN})::int8 as written
 from tree t
 join pg_catalog.pg_class c on c.oid = t.oid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -158,7 +159,13 @@ class PartitionedTables:
         self._noted: dict[str, Tree] = {}
         """The partitions that the log's rows belong to, once all notices are recorded."""
 
-        self._floors: dict[str, int] = {}
+        self._floors: dict[str, float] = {}
+        self._outdated: dict[str, str] = {}
+        """Notes of tables that the sender does not send as they are now: it has to be updated."""
+
+        self._reported: set[str] = set()
+        """Those of them of which there was a notice."""
+
         self._moved: set[str] = set()
         self._notices: list[tuple[int, SourceNotice]] = []
         """Each with the position that the stream must have reached before it is returned."""
@@ -167,6 +174,7 @@ class PartitionedTables:
         """Take over the log's notes; notices that were not recorded are found again."""
         self._noted = {name: Tree.parse(text) for name, text in notes.items() if name}
         self._notices = []
+        self._outdated, self._reported = {}, set()
 
     def begin(self, tables: Mapping[str, CatalogTable]) -> None:
         """Compare when the source is opened, before there is a slot with its snapshot."""
@@ -197,11 +205,12 @@ class PartitionedTables:
         """Whether partitions changed since `begin`: then the slot's first snapshot is too old."""
         return table in self._moved
 
-    def floor(self, table: str) -> int:
+    def floor(self, table: str) -> float:
         """
         Return the position that the stream must have reached before the table is copied.
 
-        Earlier changes of rows that were removed without a change would bring the rows back.
+        Infinity: it has to wait until the sender sends what is written from then on. Earlier
+        changes of rows that were removed without a change would bring the rows back.
         """
         return self._floors.get(table, 0)
 
@@ -230,9 +239,12 @@ class PartitionedTables:
             return []
         with connection.cursor(row_factory=class_row(PartitionRow)) as cursor:
             found = cursor.execute(_QUERY, [list(roots)]).fetchall()
+        by_root: dict[int, list[PartitionRow]] = defaultdict(list)
+        for row in found:
+            by_root[row.root].append(row)
         grown = []
         for oid, name in roots.items():
-            if not (rows := [row for row in found if row.root == oid]):
+            if not (rows := by_root[oid]):
                 continue  # it no longer exists; `DdlWatch` reports that
             below = [row for row in rows if row.parent is not None]
             written = record_end(rows[0].written)
@@ -248,27 +260,35 @@ class PartitionedTables:
             if old is None:
                 self._notices.append((0, SourceNotice(name, note=str(now))))
                 continue
-            reason = REASON if _rebaseline_required(connection, old, now, below) else ""
+            required = name in self._outdated or _rebaseline_required(connection, old, now, below)
+            reason = REASON if required else ""
             if reason and connection.info.server_version < SENDER_UPDATES_SINCE:
-                self._floors[name] = written = self._update_sender(connection, name)
-            # Later, so that the stream has been read far enough when the table is to be copied.
-            self._notices.append(
-                (written, SourceNotice(name, note=str(now), rebaseline_reason=reason))
-            )
+                self._floors[name] = math.inf
+                self._outdated[name] = str(now)
+            else:
+                # Later, so that the stream has been read far enough when it is to be copied.
+                self._notices.append(
+                    (written, SourceNotice(name, note=str(now), rebaseline_reason=reason))
+                )
             if now.branches.keys() - old.branches.keys():
                 grown.append(name)
                 _check_logged(name, [row for row in below if row.oid not in old.branches])
+        if self._outdated:
+            self._update_sender(connection)
         return grown
 
-    def _update_sender(self, connection: Connection, table: str) -> int:
-        """Make the sender look again at what it sends; return the position where it does."""
+    def _update_sender(self, connection: Connection) -> None:
+        """Make the sender look again at what it sends, and then have the tables copied."""
         name = quoted(self._options.publication)
         statement = f"alter publication {name} set (publish_via_partition_root = true)"
         row = "select pg_catalog.concat(oid, '.', xmin) from pg_catalog.pg_publication"
         try:
             with connection.transaction():
+                connection.execute(GLANCE.encode(), prepare=False)
+                # Only a superuser may lock the row: what others alter right between these two
+                # statements is taken for ours.
                 found = connection.execute(
-                    f"{row} where pubname = %s for share".encode(), [self._options.publication]
+                    f"{row} where pubname = %s".encode(), [self._options.publication]
                 ).fetchone()
                 connection.execute(statement.encode())
                 if found is not None:
@@ -276,13 +296,29 @@ class PartitionedTables:
         except psycopg.Error:
             if connection.closed:
                 raise
+            self._report_outdated(statement)
+            return
+        written = record_end(slot.written(connection))
+        for table, note in self._outdated.items():
+            self._floors[table] = written
+            self._notices.append(
+                (written, SourceNotice(table, note=note, rebaseline_reason=REASON))
+            )
+        self._outdated, self._reported = {}, set()
+
+    def _report_outdated(self, statement: str) -> None:
+        """Report once that tables lack changes; the next look tries to update the sender again."""
+        for table in self._outdated.keys() - self._reported:
             problem = PublicationRefused(
                 "The server still sends the partitions as they were before",
                 table=table,
                 remedy=f"{statement};",
             )
-            self._notices.append((0, SourceNotice(table, problem=problem)))
-        return record_end(slot.written(connection))
+            # Without its note: then another process tries that, too.
+            self._notices.append(
+                (0, SourceNotice(table, rebaseline_reason=REASON, missing=True, problem=problem))
+            )
+        self._reported |= self._outdated.keys()
 
 
 def _rebaseline_required(

@@ -405,9 +405,14 @@ class Alterations:
             self._before[str(transaction)] = before
 
     def explain(self, before: str, after: str) -> bool:
-        """Whether one of them made this row of the catalog, an oid and an xmin, of that one."""
-        xmin = after.rpartition(".")[2]
-        return xmin in self._before and self._before[xmin] in (None, before)
+        """Whether they alone made this row of the catalog, an oid and an xmin, of that one."""
+        made: str | None = after
+        while made is not None and made != before:
+            xmin = made.rpartition(".")[2]
+            if xmin not in self._before:
+                return False
+            made = self._before[xmin]
+        return True
 
 
 @dataclass(frozen=True, slots=True)

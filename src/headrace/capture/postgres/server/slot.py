@@ -529,11 +529,16 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
+WRITTEN = """
+case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end
+- '0/0'::pg_lsn
+"""
+"""The end of the server's WAL; of a standby's, as far as queries see it."""
+
+
 def written(connection: psycopg.Connection[Any]) -> int:
     """Return the end of the server's WAL, flushed or not."""
-    found = connection.execute(
-        "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8"
-    ).fetchone()
+    found = connection.execute(f"select ({WRITTEN})::int8".encode()).fetchone()
     assert found is not None
     return int(found[0])
 

@@ -1043,7 +1043,7 @@ class LoadedAgain(TargetError):
 
     code = "targets.loaded_again"
     remedy = (
-        "The table is right again once it is loaded. If somebody else writes to it, give the"
+        "The table is right again once it is loaded. If another program writes to it, give the"
         " pipeline a table of its own."
     )
 

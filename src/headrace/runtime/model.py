@@ -206,7 +206,7 @@ class Member:
     newer_than: int = 0
     """The baseline must have a higher number, because a new one was requested."""
 
-    reload_owed: int = 0
+    reload_after: int = 0
     """
     For a table that is rebuilt from the log first: a reload was requested before the restart, and
     needs a baseline with a higher number. 0: none.

@@ -94,7 +94,7 @@ class _Stay:
                 del self._left[id(self._target)]
 
     def leave(self) -> None:
-        """Note that nobody waits for this run."""
+        """Note that this run is no longer waited for."""
         with self._lock:
             if self._inside:
                 self._left[id(self._target)] = self
@@ -420,9 +420,9 @@ class PipelineRun:
     def _resume_from_log(self, member: Member) -> None:
         """Rebuild a volatile table that awaits a reload from the log first, as it was before."""
         usable = self.context.log.usable_baseline(member.table)
-        owed = self.context.store.reload_owed(self.name, member.table)
-        if usable is not None and not is_newer(usable, owed):
-            member.newer_than, member.reload_owed = 0, owed
+        after = self.context.store.reload_after(self.name, member.table)
+        if usable is not None and not is_newer(usable, after):
+            member.newer_than, member.reload_after = 0, after
 
     def _reload_reason(self, member: Member) -> str:
         required = self.context.log.rebaseline_required(member.table)
@@ -560,7 +560,7 @@ class PipelineRun:
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
         if not self.recalled:
-            return Watermark(self._durable, ORIGIN)  # nobody knows yet what it needs
+            return Watermark(self._durable, ORIGIN)  # what it needs is not known yet
         log, only = self.context.log, self.pipeline.mode == "changes"
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
         return replace(mark, released=self.release.why is not None)
@@ -581,7 +581,7 @@ class PipelineRun:
         self.delivery.reopen_dead_letters()
         self._update_tables()
         self._check_gaps()
-        self._reload_owed()
+        self._reload_again()
         self._schema_changes.follow(self.members)
         if self._loads.load_one():
             return True
@@ -673,7 +673,7 @@ class PipelineRun:
         )
         for each, state, newer in moves:
             self._loads.drop(each)
-            each.state, each.newer_than, each.reload_owed = state, newer, 0
+            each.state, each.newer_than, each.reload_after = state, newer, 0
         self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
@@ -694,12 +694,12 @@ class PipelineRun:
                     self._have((*self.members, member))
             self.new_tables.taken()
 
-    def _reload_owed(self) -> None:
+    def _reload_again(self) -> None:
         """Request again what was requested before a restart, once the table is as it was then."""
         for member in self.members:
-            if member.reload_owed and member.following:
+            if member.reload_after and member.following:
                 member.load_reason = _REQUESTED
-                self._rebaseline(member, member.reload_owed)
+                self._rebaseline(member, member.reload_after)
 
     def _check_gaps(self) -> None:
         """Reset tables that cannot continue: changes are missing, or history was replaced (R1)."""

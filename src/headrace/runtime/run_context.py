@@ -59,7 +59,7 @@ class RunContext:
     """Closed once another writer has the log."""
 
     abandoned: threading.Event = field(default_factory=threading.Event)
-    """Set once nobody waits for the run's step any more: it must have no further effect."""
+    """Set once the step of the run is no longer waited for: it must have no further effect."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "store", self.store.for_run(self.check_run))

@@ -404,7 +404,7 @@ class ProgressStore:
             ).fetchone()
         return row[0] if row else 0
 
-    def reload_owed(self, pipeline: str, table: str) -> int:
+    def reload_after(self, pipeline: str, table: str) -> int:
         """
         Return the number that the baseline of the last reload had to exceed; 0 if there was none.
 

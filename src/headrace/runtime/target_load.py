@@ -83,8 +83,8 @@ class Loads:
             self.move(member, TableState.LOADING, number)
         first, last = baseline.window
         member.loads_from, member.loads_number = first, number
-        if member.reload_owed and is_newer(baseline, member.reload_owed):
-            member.reload_owed = 0
+        if member.reload_after and is_newer(baseline, member.reload_after):
+            member.reload_after = 0
         if self._delivery.takes_frames:
             # A function receives a stream without readers of a table: it continues from F at once.
             self._delivery.give_baseline(member, baseline, first)

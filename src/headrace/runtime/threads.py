@@ -327,7 +327,7 @@ class Drivers:
                 run.fail(error)
                 pause = IDLE
             if run.abandoned:
-                return  # nobody waits for it any more, and its store may be closed
+                return  # it is no longer waited for, and its store may be closed
             if (run.state, run.opened) != before or pause is not None:
                 self._on_change()
             if run.error is not None and run.error is not logged:

@@ -11,7 +11,6 @@ import pytest
 
 from headrace.capture.messages import (
     BaselineProgress,
-    Failed,
     FlushNow,
     StateReport,
     TakeBaseline,

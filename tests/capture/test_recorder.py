@@ -16,6 +16,7 @@ from headrace.capture.messages import (
     FlushNow,
     LagReport,
     Report,
+    Retries,
     StateReport,
     StopRecorder,
     TakeBaseline,
@@ -24,7 +25,7 @@ from headrace.capture.messages import (
 from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
-from headrace.errors import SourceRefused, SourceUnreachable
+from headrace.errors import Reopening, SourceRefused, SourceUnreachable
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from headrace.testing.source import MemorySource
@@ -543,3 +544,24 @@ def _every_change(log: LogReader) -> list[dict[str, int]]:
             found += log.rows(file).to_pylist()
         at = batch.last
     return found
+
+
+def test_opening_a_source_again_because_something_changed_counts_as_no_failure(
+    world: World,
+) -> None:
+    world.recorder = Recorder(
+        world.source, world.open_log, [TABLE], world.clock, reconnect=Retries(max_attempts=1)
+    )
+    world.step()
+    for at in ("read", "open", "read"):
+        world.source.inject_error(Reopening("A table was altered"), at=at)  # type: ignore[arg-type]
+        for _ in range(4):
+            world.step(after=1.0)
+        assert not world.recorder.done
+    world.insert(1)
+    world.step()
+    world.step(after=1.0)
+    assert len(world.replayed()) == 1
+    world.source.inject_error(SourceUnreachable("The stream was lost"))
+    [failed] = failures(world.step())
+    assert failed.stops

@@ -81,6 +81,7 @@ from headrace.errors import (
     LostLog,
     OtherDatabase,
     RecorderFailed,
+    Reopening,
     SourceRefused,
     SourceUnreachable,
     StorageError,
@@ -147,7 +148,7 @@ class Recorder:
             FIRST_PAUSE_SECONDS if reconnect.first_pause is None else reconnect.first_pause
         )
         self._lost = 0
-        """How often the source could not be read, since it was read last."""
+        """How often the source was lost or could not be opened, since it was read last."""
         self._credit = False
         self._first_pending: float | None = None
         self._unwritten = False
@@ -192,7 +193,7 @@ class Recorder:
             try:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
-                self._lost += 1
+                self._lost += not isinstance(error, Reopening)
                 self._lose(self._reason(error), "reconnecting")
                 if self._reconnect.exhausted(self._lost) and not self.done:
                     self._fail(error)
@@ -407,6 +408,7 @@ class Recorder:
     def _write_notices(self, log: LogWriter) -> None:
         """Write the source's notices: what it reports in addition to changes."""
         if not log.pending_complete:
+            self._write_early_notes(log)
             return
         self._flush(log)
         for each in self._notices:
@@ -437,6 +439,16 @@ class Recorder:
                 self._warn(each.problem)
         self._notices = []
 
+    def _write_early_notes(self, log: LogWriter) -> None:
+        """Write what must be in the log before the commit whose next part was read."""
+        kept: list[SourceNotice] = []
+        for each in self._notices:
+            if each.early and not any(one.table == each.table for one in kept):
+                log.note(each.note, each.table)
+            else:
+                kept.append(each)
+        self._notices = kept
+
     def _warn(self, problem: HeadraceError) -> None:
         self._reports.append(Warned(Failed.of(problem, stops=False)))
 
@@ -450,7 +462,7 @@ class Recorder:
             self._notices.append(SourceNotice(table, rebaseline_reason="left out", missing=True))
             self._write_notices(log)
             if not self._selection.take(table):
-                raise SourceUnreachable("Opening the source again for a new table", table=table)
+                raise Reopening("Opening the source again for a new table", table=table)
             log.describe(self._selection.found)
             note_captured(log, self._selection.tables)
             if self._maintained is not None:
@@ -518,7 +530,7 @@ class Recorder:
     # --- opening log and source ------------------------------------------------------------
 
     def _connect(self) -> None:
-        if self._state not in ("failed", "resetting"):
+        if self._state not in ("failed", "resetting", "watching"):
             self._move("reconnecting" if self._state else "connecting")
         # The log is opened before the source (R31), and stays open while the source is away.
         log = self._log = self._log or self._open_log()
@@ -536,8 +548,11 @@ class Recorder:
             self._reset(self._resetting, log.source_position)
         lost = self._selection.lost.keys()
         described = self._selection.all(self._recorded)
+        if described and self._state == "watching":
+            self._move("reconnecting")  # before it is known that these tables are there again
         for table in sorted(self._selection.lost.keys() - lost):
-            self._warn(_table_lost(table, self._selection.lost[table]))
+            if not _left_out(log, table):  # otherwise an earlier recorder has reported it
+                self._warn(_table_lost(table, self._selection.lost[table]))
         log.describe(described)
         self._copies.keep(described)
         self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
@@ -627,7 +642,7 @@ class Recorder:
     def _wait(self, reason: str) -> None:
         """Report what the source waits for; the source calls this in the middle of a step."""
         if self.pressed():
-            raise SourceUnreachable("The wait was ended by a command")
+            raise Reopening("The wait was ended by a command")
         self._move("waiting", reason)
         if self.on_report is not None:
             for report in self._reports:
@@ -645,6 +660,8 @@ class Recorder:
             try:
                 # The source may be away for long, so write what was read from it. An incomplete
                 # commit must be discarded, though, which only opening the log again does.
+                if self._notices:
+                    self._write_notices(self._log)
                 self._flush(self._log, lag=False)
                 if not self._log.pending_complete:
                     self._log = None
@@ -760,8 +777,8 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
 def _table_lost(table: TableName, why: HeadraceError) -> TableLost:
     facts = {"table": table, **why.facts}
     return TableLost(
-        f"Table {table} is not captured any more, and its pipelines stop; all other tables"
-        f" continue. {with_facts(why.message, facts, table)}",
+        f"Table {table} is not captured any more, and nothing more of it is delivered; all other"
+        f" tables continue. {with_facts(why.message, facts, table)}",
         table=table,
         cause=why.code,
     )

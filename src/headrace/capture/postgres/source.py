@@ -61,6 +61,7 @@ from headrace.capture.postgres.server.start_position import (
     cause,
     open_slot,
     refuse_unknown,
+    release,
     remove,
     reset_slot,
 )
@@ -84,6 +85,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import (
     HeadraceError,
     PublicationRefused,
+    Reopening,
     SchemaChanged,
     SourceRefused,
     SourceUnreachable,
@@ -109,6 +111,7 @@ class PostgresSource:
             maintains=True,
             counts_bytes=True,
             resets=True,
+            releases=True,
             waits=True,
             copy_rows_per_s=self.options.copy_rows_per_s,
             lists=True,
@@ -159,6 +162,8 @@ class PostgresSource:
         """Why the changes in the slot can no longer be read; empty: they can."""
 
         self._broken = ""
+        self._released = False
+        """Whether we dropped the slot because no table could be captured."""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
         self._lag = LagMeter(self.options.slot, time.monotonic)
@@ -437,6 +442,11 @@ class PostgresSource:
         theirs = options_of(self.name, self.spec.options, reader_of(self.name, data))
         remove(theirs, drop_publication=True)
 
+    def release(self) -> None:
+        """Drop the slot and the publication if they are ours; `open` creates them again."""
+        self.close()
+        self._released |= release(self.options, ours=self._ours)
+
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
         """Remove the slot, and the publication if requested: then `open` starts over."""
         self.close()
@@ -483,10 +493,12 @@ class PostgresSource:
                 self._broken = cause(opening.reason, self.options)
                 if opening.reason is Reason.ALWAYS and self._start_over:
                     self._broken = self._start_over
+                if opening.reason is Reason.ABSENT and self._released:
+                    self._broken = "No table could be captured for a while, so no changes were kept"
             if opening.created is not None:
                 # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
-                self._start_over = ""
+                self._start_over, self._released = "", False
             ours, begun = self._publishing.alterations, not self._resumed
             found = self._identities.look(query, self._tables, ours, begun=begun)
             self._suspect(found)
@@ -536,7 +548,7 @@ class PostgresSource:
             self._start_over = (
                 f"The publication {self.options.publication} did not exist for a while"
             )
-            unreachable = SourceUnreachable(error.message)
+            unreachable = Reopening(error.message)
             unreachable.facts = {"source": self.name, **error.facts}
             raise unreachable from error
 
@@ -563,15 +575,15 @@ class PostgresSource:
         name = str(error.facts.get("table"))
         if "identity" in error.facts:
             self._toast.store_anyway(name)
-            return SourceUnreachable("The table's replica identity was altered", table=name)
+            return Reopening("The table's replica identity was altered", table=name)
         with speaking(self.options), connect(self.options) as connection:
             if "now" in error.facts:
                 return self._renamed(connection, name, error)
             other = altered_table(connection, self._tables, self._schemas, self._schema)
         if other is not None:
-            return SourceUnreachable("The table was altered", table=other)
+            return Reopening("The table was altered", table=other)
         self._start_over = f"Table {name} was altered several times while it was not read"
-        return SourceUnreachable(
+        return Reopening(
             "The table was altered several times while it was not read; all tables are copied"
             " again",
             table=name,
@@ -585,12 +597,10 @@ class PostgresSource:
         if name not in tables:
             return error  # the user has to decide which table is meant
         if tables[name].oid != self._tables[name].oid:
-            return SourceUnreachable(
-                "The table was replaced by another one with the same name", table=name
-            )
+            return Reopening("The table was replaced by another one with the same name", table=name)
         # It has its name again, and had the same rows all the time.
         self._former.add((name, str(error.facts["now"])))
-        return SourceUnreachable("The table had another name for a while", table=name)
+        return Reopening("The table had another name for a while", table=name)
 
     def _suspect(self, tables: Collection[TableName]) -> None:
         """Copy these tables only when all that was written before has been read."""

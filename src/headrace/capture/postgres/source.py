@@ -67,7 +67,11 @@ from headrace.capture.postgres.server.start_position import (
 )
 from headrace.capture.postgres.server.wal_usage import LagMeter, Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
-from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
+from headrace.capture.postgres.stream.stream import (
+    ReceivedMessages,
+    ReplicationStream,
+    SilencePatience,
+)
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
@@ -171,6 +175,7 @@ class PostgresSource:
         """When the server was last asked for a reply because it is ahead of what it has sent."""
 
         self._awake = False
+        self._patience = SilencePatience()
         self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
 
@@ -402,8 +407,9 @@ class PostgresSource:
             return Lag()
         stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
         silence = stream.silence
+        replied = stream.replied_at > self._asked_at and self._given >= stream.received
         with speaking(self.options):
-            self._lag.look(query, replied=time.monotonic() - silence > self._asked_at)
+            self._lag.look(query, replied=replied)
         self._lag.reached(self._given)
         if self._lag.end > stream.received and silence > ASK_SECONDS:
             self._asked_at = time.monotonic()
@@ -510,6 +516,7 @@ class PostgresSource:
                 self.options.publication,
                 streaming=True,
                 clock=time.monotonic,
+                patience=self._patience,
             )
         except BaseException:
             replication.close()

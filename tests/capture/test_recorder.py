@@ -26,6 +26,7 @@ from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import Reopening, SourceRefused, SourceUnreachable
+from headrace.storage import killpoints
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from headrace.testing.source import MemorySource
@@ -409,6 +410,33 @@ def test_a_history_that_does_not_go_on_is_reported_with_its_range_and_tables(wor
     assert problem.code == "capture.history_lost"
     assert f"Changes between {end} and {world.reader().end} may be missing" in problem.message
     assert problem.message.endswith(f"every table is copied again: {TABLE}")
+
+
+@pytest.mark.meets("R1")
+def test_a_gap_that_a_killed_recorder_did_not_report_is_reported_once_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.insert(1)
+    world.step()
+    world.step(FlushNow())
+    end = world.reader().end
+
+    def killed(point: str) -> None:
+        if point == killpoints.LOG_BEGUN:
+            raise KeyboardInterrupt
+
+    world.source.reset()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(killpoints, "reach", killed)
+        for _ in range(3):
+            world.step(FlushNow(), after=1)
+    found: list[Warned] = []
+    for _ in range(3):
+        world.start()
+        reports = [report for _ in range(3) for report in world.step(FlushNow(), after=1)]
+        found += [report for report in reports if isinstance(report, Warned)]
+    [warned] = found
+    assert f"Changes between {end} and {world.reader().end}" in warned.problem.message
 
 
 @pytest.mark.meets("R36")

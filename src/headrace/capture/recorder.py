@@ -137,6 +137,9 @@ class Recorder:
         self._reset_done = False
         """Whether a reset is why reading will not continue."""
 
+        self._break_reported = False
+        """Whether the log may forget that a break of its history has to be reported."""
+
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
         self._connected = False
@@ -211,6 +214,9 @@ class Recorder:
         return self._reports
 
     def _advance(self, commands: Sequence[Command], wait: float) -> None:
+        if self._break_reported and self._log is not None:
+            self._log.note("", _BREAK)
+            self._break_reported = False
         for command in commands:
             self._obey(command)
         if self.done:
@@ -577,11 +583,15 @@ class Recorder:
             if reason is not None:
                 self._copies.required_end = 0
                 self._current = None
-                end = log.end
-                gap = log.begin(at, reason, origin)
+                if reason != "start":
+                    # Before it begins: after a crash in between it is reported by the next process.
+                    log.note(json.dumps([str(log.end), self._break_cause()]), _BREAK)
+                    self._break_reported = False
+                log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
-                if gap.reason != "start":
-                    self._warn(self._history_lost(end, log.end, described))
+            if (noted := log.notes.get(_BREAK)) and not self._break_reported:
+                self._warn(_history_lost(*json.loads(noted), log.end, described))
+                self._break_reported = True
             self._reset_done = False
         except LostLog:
             # Perhaps to the last entry of an earlier recorder, while the log was empty and
@@ -620,24 +630,15 @@ class Recorder:
         self._resetting = None
         self._reset_done = True
 
-    def _history_lost(
-        self, end: Position, begins: Position, tables: Iterable[TableName]
-    ) -> HistoryLost:
-        """Return the notice that the log does not continue after its end."""
-        why = ""
+    def _break_cause(self) -> str:
+        """Return why the log does not continue after its end."""
         if self._reset_done:
-            why = "A reset was requested"
-        elif self._source.traits.explains_breaks:
-            why = cast(ExplainsBreaks, self._source).break_cause()
-        names = sorted(tables)
-        return HistoryLost(
-            f"{why or 'The source does not continue where the log ends'}. Changes between {end} and"
-            f" {begins} may be missing from the log, and every table is copied again:"
-            f" {listed(names)}",
-            end=end,
-            begins=begins,
-            tables=", ".join(names),
-        )
+            return "A reset was requested"
+        if self._source.traits.explains_breaks and (
+            why := cast(ExplainsBreaks, self._source).break_cause()
+        ):
+            return why
+        return "The source does not continue where the log ends"
 
     def _wait(self, reason: str) -> None:
         """Report what the source waits for; the source calls this in the middle of a step."""
@@ -734,6 +735,9 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 _CAPTURED = "captured/"
 """The name of the note with the captured tables; no table can have this name."""
 
+_BREAK = "break/"
+"""The name of the note with a break of the history that is not reported yet: where, and why."""
+
 
 def same_space(source: Recordable, known: str | None) -> bool:
     """Whether a source at another address is the one that the log was recorded from."""
@@ -772,6 +776,18 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
     noted = log.notes.get(_CAPTURED)
     # None: the log is from a version that did not write this note.
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
+
+
+def _history_lost(end: str, why: str, begins: Position, tables: Iterable[TableName]) -> HistoryLost:
+    """Return the notice that the log does not continue after its end."""
+    names = sorted(tables)
+    return HistoryLost(
+        f"{why}. Changes between {end} and {begins} may be missing from the log, and every table is"
+        f" copied again: {listed(names)}",
+        end=end,
+        begins=begins,
+        tables=", ".join(names),
+    )
 
 
 def _table_lost(table: TableName, why: HeadraceError) -> TableLost:

@@ -582,7 +582,7 @@ def test_opening_a_source_again_because_something_changed_counts_as_no_failure(
     )
     world.step()
     for at in ("read", "open", "read"):
-        world.source.inject_error(Reopening("A table was altered"), at=at)  # type: ignore[arg-type]
+        world.source.inject_error(Reopening("A table was altered"), at=at)
         for _ in range(4):
             world.step(after=1.0)
         assert not world.recorder.done

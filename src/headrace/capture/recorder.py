@@ -590,7 +590,8 @@ class Recorder:
                 log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
             if (noted := log.notes.get(_BREAK)) and not self._break_reported:
-                self._warn(_history_lost(*json.loads(noted), log.end, described))
+                end, why = json.loads(noted)
+                self._warn(_history_lost(end, why, log.end, described))
                 self._break_reported = True
             self._reset_done = False
         except LostLog:

@@ -593,3 +593,23 @@ def test_opening_a_source_again_because_something_changed_counts_as_no_failure(
     world.source.inject_error(SourceUnreachable("The stream was lost"))
     [failed] = failures(world.step())
     assert failed.stops
+
+
+def test_failures_before_and_after_a_time_without_tables_do_not_count_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.recorder = Recorder(
+        world.source, world.open_log, [TABLE], world.clock, reconnect=Retries(max_attempts=2)
+    )
+    world.insert(1)
+    world.step()
+    world.step(FlushNow(), after=1.0)
+    monkeypatch.delitem(world.source._schemas, TABLE)
+    world.source.set_away(True)
+    world.step()
+    for _ in range(3):
+        world.source.set_away(False)
+        assert states(world.step(after=60.0))[-1] == "watching"
+        world.source.set_away(True)
+        assert states(world.step(after=60.0)) == ["reconnecting"]
+    assert not world.recorder.done

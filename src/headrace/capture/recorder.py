@@ -570,6 +570,7 @@ class Recorder:
                 cast(Releases, self._source).release()
             if log.lineage is not None:
                 note_captured(log, ())
+            self._pause, self._lost = self._first_pause, 0
             self._move("watching")
             self._retry_at = self._selection.next_look
             return

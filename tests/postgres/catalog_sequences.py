@@ -100,7 +100,10 @@ class Sequence_:
         self._database = database
         self._data = data
         self._draw = random.Random(seed)
-        if kind == SCHEMA and database.connect().info.server_version < 150000:
+        self._listed_whole = database.connect().info.server_version < 150000
+        """Whether a publication has neither schemas nor row filters and column lists."""
+
+        if kind == SCHEMA and self._listed_whole:
             kind = LISTED
         self._kind = kind
         self._ours = kind == OURS
@@ -260,9 +263,12 @@ class Sequence_:
         """Wait until it is ready and equal, or failed for good; return why it failed."""
         assert self._engine is not None
         until = time.monotonic() + patience(60.0)
-        found, equal = "not ready", 0
+        found, equal, failed = "not ready", 0, 0
         while time.monotonic() < until:
-            if (error := self.failed()) is not None and not self.lost():
+            error = self.failed()
+            # A table that is lost for a moment may be back between the two questions.
+            failed = 0 if error is None or self.lost() else failed + 1
+            if failed == 3:
                 return error
             if error is None and self._live(*TABLES) and not (found := self.differences()):
                 equal += 1
@@ -489,6 +495,8 @@ class Sequence_:
             (reset.replace("a,", "a where (id > 9),"), reset),
             (reset.replace("b,", "b (id, other, n),"), reset),
         )
+        if self._listed_whole:
+            of_tables = of_tables[:1]
         if self._kind == SCHEMA:
             of_tables = ((f"{alter} drop {schema}", f"{alter} add {schema}"),)
         there, back = self._draw.choice(

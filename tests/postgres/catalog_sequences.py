@@ -234,7 +234,13 @@ class Sequence_:
         refused = self.start()
         wound = self._wound_now
         if wound is None:
-            if (error := refused or self._outcome()) is not None:
+            error = refused or self._outcome()
+            if error is not None and error.code == "capture.publication" and not self._ours:
+                # It was looked at in the moment in which the user's publication was altered.
+                self.said.append(f"-- failed: {error.code}: {error} {error.facts}")
+                self.stop()
+                error = self.start() or self._outcome()
+            if error is not None:
                 raise NotEqual(f"Failed without a cause: {error.code}: {error} {error.facts}")
             return
         error = refused or self._red(wound)

@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline, Warned
+from headrace.capture.postgres import source
+from headrace.capture.postgres.server import ddl_watch
+from headrace.capture.postgres.server.catalog import find, look_up
 from headrace.engine.engine import Engine
 from tests.postgres.followed import FollowedOrders
 from tests.postgres.recording import PATIENCE, Recording
@@ -200,6 +204,36 @@ def test_a_table_that_was_away_and_is_back_is_followed(
     shop.until(lambda: shop.log.counts().rows == 2)
     assert [row["after"]["note"] for row in shop.changes("orders")] == ["away", "back"]
     assert shop.baseline("orders") is not None
+
+
+@pytest.mark.parametrize("looks", ["ddl_watch.look_up", "find"], ids=["a look", "a change"])
+def test_a_table_that_is_away_just_when_it_is_looked_for_is_followed(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, looks: str
+) -> None:
+    follow(shop)
+    run = shop.database.execute
+    found = look_up if "." in looks else find
+    module = ddl_watch if "." in looks else source
+
+    def away(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        run("alter table orders rename to o")
+        try:
+            return found(*arguments)
+        finally:
+            run("alter table o rename to orders")
+
+    monkeypatch.setattr(module, found.__name__, away)
+    if "." in looks:
+        assert shop.source._watch is not None
+        shop.source._watch.due = shop.recorder._maintain_at = 0.0
+    else:
+        run("alter table orders rename to o")
+        run("insert into o values (2, 'away')")
+        run("alter table o rename to orders")
+        monkeypatch.setattr(ddl_watch, "WATCH_SECONDS", 3600.0)
+    kept(shop)
+    assert not [report for report in shop.reports if isinstance(report, Failed)]
 
 
 @NOTICING

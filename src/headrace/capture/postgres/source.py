@@ -93,6 +93,7 @@ from headrace.errors import (
     SchemaChanged,
     SourceRefused,
     SourceUnreachable,
+    TableRefused,
 )
 
 ASK_SECONDS = 0.5
@@ -336,6 +337,8 @@ class PostgresSource:
                 self._suspect(self._watch.look(self._query, self._publishing.alterations))
             except SchemaChanged as error:
                 raise altered(error) from error
+            except TableRefused as error:
+                raise _refused_now(error) from error
         self._snapshots.tidy()
         self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
@@ -585,8 +588,11 @@ class PostgresSource:
             return Reopening("The table's replica identity was altered", table=name)
         with speaking(self.options), connect(self.options) as connection:
             if "now" in error.facts:
-                return self._renamed(connection, name, error)
-            other = altered_table(connection, self._tables, self._schemas, self._schema)
+                return self._renamed(connection, name, str(error.facts["now"]))
+            try:
+                other = altered_table(connection, self._tables, self._schemas, self._schema)
+            except TableRefused as refused:
+                return _refused_now(refused)
         if other is not None:
             return Reopening("The table was altered", table=other)
         self._start_over = f"Table {name} was altered several times while it was not read"
@@ -597,16 +603,16 @@ class PostgresSource:
         )
 
     def _renamed(
-        self, connection: psycopg.Connection[Any], name: TableName, error: SchemaChanged
+        self, connection: psycopg.Connection[Any], name: TableName, now: str
     ) -> HeadraceError:
         """Return what to do about a change of a table under another name."""
         tables, _ = find(connection, [name])
         if name not in tables:
-            return error  # the user has to decide which table is meant
+            return Reopening("The table has another name", table=name)
         if tables[name].oid != self._tables[name].oid:
             return Reopening("The table was replaced by another one with the same name", table=name)
         # It has its name again, and had the same rows all the time.
-        self._former.add((name, str(error.facts["now"])))
+        self._former.add((name, now))
         return Reopening("The table had another name for a while", table=name)
 
     def _suspect(self, tables: Collection[TableName]) -> None:
@@ -660,3 +666,8 @@ class PostgresSource:
         if self._stream is None or self._transactions is None:
             raise SourceUnreachable("The source is not open", source=self.name)
         return self._stream, self._transactions
+
+
+def _refused_now(error: TableRefused) -> Reopening:
+    # It may be away for a moment only: what it is when it is described again decides.
+    return Reopening("A table can no longer be captured", table=error.facts.get("table"))

@@ -16,6 +16,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - OtherSource              the log belongs to another source
   + CaptureError             a source
     - SourceUnreachable        temporary: the recorder tries again
+    - Reopening                something changed: the source is opened again; not a failure
     - SourceRefused            needs an operator: missing file, read-only, not a database
     - TableRefused             a table that cannot be captured exactly
     - ServerRefused            the server's settings or version do not allow capture
@@ -153,6 +154,7 @@ __all__ = [
     "PublicationRefused",
     "ReaderTaken",
     "RecorderFailed",
+    "Reopening",
     "RowFailed",
     "RunTwice",
     "SchemaChanged",
@@ -295,6 +297,13 @@ class SourceUnreachable(CaptureError):
         "Check that the database is running and not locked. A running engine then continues by"
         " itself; start anything else again."
     )
+
+
+class Reopening(SourceUnreachable):
+    """Something has changed at the source, which is opened again for that. Not a failure."""
+
+    code = "capture.reopening"
+    remedy = "No action is needed: reading continues where it was."
 
 
 class SourceRefused(CaptureError):

@@ -11,7 +11,9 @@ from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import LAG_SECONDS, Recorder
 from headrace.capture.source import SourceNotice
 from headrace.changelog.change import Changes
+from headrace.changelog.entries import Flush
 from headrace.changelog.reader import LogWriter
+from headrace.errors import SourceUnreachable
 from headrace.testing.source import MemorySource
 from tests.capture.test_recorder import TABLE, World
 
@@ -50,6 +52,17 @@ class Maintained(MemorySource):
 
     def synced(self, upto: str) -> None:
         """Keep nothing."""
+
+
+class Early(Maintained):
+    """A source that has something to note before each part of a commit."""
+
+    def read(self, most: int, wait: float) -> Changes | None:
+        changes = super().read(most, wait)
+        if changes is not None and changes.tables:
+            number = self.steps.count("read") - 1
+            self._news.append(SourceNotice("names", note=f"up to part {number}", early=True))
+        return changes
 
 
 @pytest.fixture
@@ -126,3 +139,42 @@ def test_what_maintenance_finds_is_in_the_log_before_what_is_read_after_it() -> 
     world.step(after=1)
     assert world.reader().end.commit == 1
     assert world.reader().rebaseline_required(TABLE) == rebaseline_reason
+
+
+@pytest.mark.meets("R23b")
+@pytest.mark.parametrize("lost", [False, True], ids=["read on", "lost"])
+def test_an_early_note_is_in_the_log_before_a_commit_that_comes_in_parts(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    monkeypatch.setattr("headrace.capture.recorder.READ_ROWS", 2)
+    world = World()
+    world.source = source = Early(world)
+    world.start()
+    world.step()
+    world.step()
+    world.insert(1, 2, 3, 4, 5)
+    seen: list[str | None] = []
+    flush = LogWriter.flush
+
+    def noted(self: LogWriter) -> Flush | None:
+        found = flush(self)
+        if found is not None:
+            seen.append(self.notes.get("names"))
+        return found
+
+    monkeypatch.setattr(LogWriter, "flush", noted)
+    for number in range(3):
+        assert seen == []
+        world.step(after=0.0)
+        assert source.steps.count("read") == number + 2
+        log = world.recorder._log
+        assert log is not None
+        assert log.notes.get("names") == f"up to part {number + 1}"
+        assert log.pending_complete == (number == 2)
+    if lost:
+        source.inject_error(SourceUnreachable("The source is away"))
+        world.step()
+    else:
+        world.step(FlushNow(), after=1.0)
+    assert seen == ["up to part 3"]
+    assert len(world.replayed()) == 5

@@ -16,6 +16,7 @@ from headrace.capture.messages import (
     FlushNow,
     LagReport,
     Report,
+    Retries,
     StateReport,
     StopRecorder,
     TakeBaseline,
@@ -24,7 +25,8 @@ from headrace.capture.messages import (
 from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
-from headrace.errors import SourceRefused, SourceUnreachable
+from headrace.errors import Reopening, SourceRefused, SourceUnreachable
+from headrace.storage import killpoints
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from headrace.testing.source import MemorySource
@@ -410,6 +412,33 @@ def test_a_history_that_does_not_go_on_is_reported_with_its_range_and_tables(wor
     assert problem.message.endswith(f"every table is copied again: {TABLE}")
 
 
+@pytest.mark.meets("R1")
+def test_a_gap_that_a_killed_recorder_did_not_report_is_reported_once_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.insert(1)
+    world.step()
+    world.step(FlushNow())
+    end = world.reader().end
+
+    def killed(point: str) -> None:
+        if point == killpoints.LOG_BEGUN:
+            raise KeyboardInterrupt
+
+    world.source.reset()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(killpoints, "reach", killed)
+        for _ in range(3):
+            world.step(FlushNow(), after=1)
+    found: list[Warned] = []
+    for _ in range(3):
+        world.start()
+        reports = [report for _ in range(3) for report in world.step(FlushNow(), after=1)]
+        found += [report for report in reports if isinstance(report, Warned)]
+    [warned] = found
+    assert f"Changes between {end} and {world.reader().end}" in warned.problem.message
+
+
 @pytest.mark.meets("R36")
 def test_a_disk_that_stays_full_is_failed_until_something_was_written(world: World) -> None:
     world.insert(1)
@@ -543,3 +572,44 @@ def _every_change(log: LogReader) -> list[dict[str, int]]:
             found += log.rows(file).to_pylist()
         at = batch.last
     return found
+
+
+def test_opening_a_source_again_because_something_changed_counts_as_no_failure(
+    world: World,
+) -> None:
+    world.recorder = Recorder(
+        world.source, world.open_log, [TABLE], world.clock, reconnect=Retries(max_attempts=1)
+    )
+    world.step()
+    for at in ("read", "open", "read"):
+        world.source.inject_error(Reopening("A table was altered"), at=at)
+        for _ in range(4):
+            world.step(after=1.0)
+        assert not world.recorder.done
+    world.insert(1)
+    world.step()
+    world.step(after=1.0)
+    assert len(world.replayed()) == 1
+    world.source.inject_error(SourceUnreachable("The stream was lost"))
+    [failed] = failures(world.step())
+    assert failed.stops
+
+
+def test_failures_before_and_after_a_time_without_tables_do_not_count_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.recorder = Recorder(
+        world.source, world.open_log, [TABLE], world.clock, reconnect=Retries(max_attempts=2)
+    )
+    world.insert(1)
+    world.step()
+    world.step(FlushNow(), after=1.0)
+    monkeypatch.delitem(world.source._schemas, TABLE)
+    world.source.set_away(True)
+    world.step()
+    for _ in range(3):
+        world.source.set_away(False)
+        assert states(world.step(after=60.0))[-1] == "watching"
+        world.source.set_away(True)
+        assert states(world.step(after=60.0)) == ["reconnecting"]
+    assert not world.recorder.done

@@ -77,7 +77,7 @@ def test_a_gap_during_a_reload_means_a_baseline_after_it(durable: bool) -> None:
 
 
 @pytest.mark.meets("R1", "R12")
-def test_a_reload_after_from_a_log_that_is_gone_takes_the_first_baseline_of_the_next() -> None:
+def test_a_reload_owed_from_a_log_that_is_gone_takes_the_first_baseline_of_the_next() -> None:
     world = Stepping()
     world.put(1)
     target = memory()

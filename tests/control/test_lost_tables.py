@@ -317,6 +317,18 @@ def test_a_table_that_is_back_when_a_new_recorder_looks_is_not_lost_any_more(
         assert await_that(engine, lambda: engine.is_ready() and pair.same_items())
 
 
+def test_a_lost_table_is_reported_once_also_if_the_recorder_is_started_again(shop: Shop) -> None:
+    with (pair := Pair(shop)).engine() as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.app.execute("drop table items")
+        assert lost(engine)
+        for key in (100, 101):
+            engine._state.recordings["shop"]._restart()
+            assert pair.follows(key)
+            assert lost(engine)
+        assert noticed(engine).count("capture.table_lost") == 1
+
+
 @pytest.mark.parametrize("gap", [False, True], ids=["", "gap"])
 def test_a_lost_table_keeps_no_changes_of_the_others_at_the_source(shop: Shop, gap: bool) -> None:
     pair = Pair(shop)

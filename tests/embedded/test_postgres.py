@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,15 @@ import psycopg
 import pytest
 
 from headrace.embedded import postgres
-from headrace.embedded.binaries import PACKAGED, packaged, server_account
+from headrace.embedded.binaries import (
+    PACKAGED,
+    VARIABLE,
+    Account,
+    find_binaries,
+    packaged,
+    server_account,
+    within_reach,
+)
 from headrace.embedded.postgres import PostgresServer, children_of, until_gone
 from headrace.errors import SourceRefused
 from tests.postgres.servers import stops_by_itself
@@ -293,13 +302,18 @@ print(server.pid, server._watcher.pid, server.folder, flush=True)
 """
 
 
-def child(then: str, first: str = "") -> subprocess.Popen[str]:
+def child(then: str, first: str = "", **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(first=first, then=then)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environ,
+        },
     )
 
 
@@ -338,13 +352,24 @@ print(server.pid is not None, flush=True)
         assert program.stdout.readline() == "True\n"
 
 
+def readable_programs(home: Path, account: Account) -> dict[str, str]:
+    """Return an environment for a user who can read neither root's home nor root's cache."""
+    home.chmod(0o755)
+    account.own(home)
+    found = within_reach(find_binaries(), account, home)
+    return {"HOME": str(home), "XDG_CACHE_HOME": str(home), VARIABLE: str(found)}
+
+
 @needs_root
 def test_a_user_who_is_not_root_runs_it_as_himself() -> None:
     account = server_account()
     assert account is not None
     group, user = account.group, account.user
     become = f"os.setgroups([]); os.setgid({group}); os.setuid({user})"
-    with child("sys.stdin.read()", first=become) as program:
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-other-user-") as home,
+        child("sys.stdin.read()", become, **readable_programs(Path(home), account)) as program,
+    ):
         pids, _ = told(program)
         assert {user_of(pid) for pid in pids} == {account.user}
         program.communicate("")

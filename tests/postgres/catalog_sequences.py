@@ -3,9 +3,10 @@
 
 A sequence is drawn from a seed: changes of rows and changes of the catalogue, while an engine
 reads, lags behind and is stopped, with transactions open across them. Again and again everything
-settles. Then each table in memory is equal to its source, or the source is failed and says why,
-and is equal after the cause was undone and the engine was started again. Ready and not equal is
-what must never be. A sequence that fails is printed with its seed, statement by statement.
+settles. Then each table in memory is equal to its source. If one cannot be captured, it is red with
+its name, the others are equal, and so is it after the cause was undone, while the engine runs or is
+stopped. Ready and not equal is what must never be. The publication is ours, a list of the user's,
+or a schema. A sequence that fails is printed with its seed, statement by statement.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from headrace.capture import table_selection
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server import ddl_watch
 from headrace.capture.postgres.stream import stream
@@ -70,17 +73,40 @@ class NotEqual(AssertionError):
     """Ready, and not equal to the source; or neither ready nor failed."""
 
 
+OURS, LISTED, SCHEMA = "ours", "listed", "schema"
+
+
+def kind_of(seed: int) -> str:
+    """Return the kind of publication that a sequence has."""
+    return (OURS, LISTED, OURS, SCHEMA)[seed % 4]
+
+
+@dataclass
+class Wound:
+    """What the engine must not be ready with, until it is undone."""
+
+    undo: tuple[str, ...]
+    tables: tuple[str, ...]
+    """Those that cannot be captured meanwhile; empty: the source cannot."""
+
+
 class Sequence_:
     """One sequence on a database of its own."""
 
-    def __init__(self, database: Database, data: Path, seed: int, *, ours: bool) -> None:
+    def __init__(self, database: Database, data: Path, seed: int, kind: str) -> None:
         self.said: list[str] = []
         """What was done, for the report of a failure."""
 
         self._database = database
         self._data = data
         self._draw = random.Random(seed)
-        self._ours = ours
+        self._listed_whole = database.connect().info.server_version < 150000
+        """Whether a publication has neither schemas nor row filters and column lists."""
+
+        if kind == SCHEMA and self._listed_whole:
+            kind = LISTED
+        self._kind = kind
+        self._ours = kind == OURS
         self._session = database.connect()
         self._session.execute("set lock_timeout = '300ms'")
         self._writer = database.connect(autocommit=False)
@@ -89,8 +115,7 @@ class Sequence_:
         self._names = {name: name for name in TABLES}
         """Where each table is now, by the name under which it is captured."""
 
-        self._wounds: list[str] = []
-        """Statements that undo what the engine must not be ready with."""
+        self._wound_now: Wound | None = None
 
         self._lagging = False
         self._columns = 0
@@ -98,10 +123,11 @@ class Sequence_:
         self._memories: dict[str, IndexedMemory] = {}
         for statement in SETUP.split(";"):
             database.execute(statement)
-        self._published = ("a", "b", "p") if ours else ("a", "b", "c", "p")
-        if not ours:
+        self._published = ("a", "b", "p") if self._ours else ("a", "b", "c", "p")
+        if not self._ours:
             database.execute(
-                f"create publication {PUBLICATION} for table a, b, c, p"
+                f"create publication {PUBLICATION} for"
+                f" {'table a, b, c, p' if kind == LISTED else 'tables in schema public'}"
                 " with (publish_via_partition_root = true)"
             )
 
@@ -122,6 +148,7 @@ class Sequence_:
             patch.setattr(stream.ReplicationStream, "receive", slow)
             patch.setattr(stream, "SILENT_SECONDS", 0.3)
             patch.setattr(ddl_watch, "WATCH_SECONDS", 0.1)
+            patch.setattr(table_selection, "LOOK_SECONDS", 0.2)
             yield
 
     def start(self) -> HeadraceError | None:
@@ -167,9 +194,18 @@ class Sequence_:
         infos = (self._engine.pipeline_info(name) for name in TABLES)
         return next((each.error for each in infos if each.state == "failed"), None)
 
+    def lost(self) -> set[str]:
+        """Return the tables that are lost, and may come back by themselves."""
+        assert self._engine is not None
+        source = self._engine.source_info("shop")
+        return set() if source.state == "failed" else set(source.left_out)
+
     def differences(self) -> str:
         """Return how the memory differs from the source; empty: it does not."""
+        wounded = () if self._wound_now is None else self._wound_now.tables
         for name, target in self._memories.items():
+            if name in wounded:
+                continue
             columns = [
                 column
                 for (column,) in self._database.rows(
@@ -196,46 +232,93 @@ class Sequence_:
         self._writer.commit()
         self._lagging = False
         refused = self.start()
-        error = refused or self._outcome(bool(self._wounds))
-        if error is None and self._wounds:
-            raise NotEqual(f"Ready, although it must not be: undone by {self._wounds}")
-        if error is None:
+        wound = self._wound_now
+        if wound is None:
+            error = refused or self._outcome()
+            if error is not None and error.code == "capture.publication" and not self._ours:
+                # It was looked at in the moment in which the user's publication was altered.
+                self.said.append(f"-- failed: {error.code}: {error} {error.facts}")
+                self.stop()
+                error = self.start() or self._outcome()
+            if error is not None:
+                raise NotEqual(f"Failed without a cause: {error.code}: {error} {error.facts}")
             return
+        error = refused or self._red(wound)
         self.said.append(f"-- failed: {error.code}: {error} {error.facts}")
-        if isinstance(error, InvalidConfiguration) and refused is not None:
+        if isinstance(error, InvalidConfiguration):
             error = error.errors[0]
         if not error.code.startswith("capture."):
             raise NotEqual(f"A pipeline failed: {error.code}: {error} {error.facts}")
         if not {"table", "tables", "publication"} & error.facts.keys():
             raise NotEqual(f"Failed without a name: {error.code}: {error} {error.facts}")
-        self.stop()
-        for statement in self._wounds:
-            self._must(statement)
-        self._wounds.clear()
+        running = self._engine is not None and self._draw.random() < 0.6
+        if not running:
+            self.stop()
+        self._must(*wound.undo)
+        self._wound_now = None
         self._names = {name: name for name in TABLES}
-        error = self.start() or self._outcome(False)
+        if running and not wound.tables:
+            self.said.append("-- resume")
+            assert self._engine is not None
+            self._engine.resume(source="shop")
+        error = self.start() or self._outcome()
         if error is not None:
             raise NotEqual(f"Failed for ever: {error.code}: {error} {error.facts}")
 
-    def _outcome(self, wounded: bool) -> HeadraceError | None:
-        """Wait until it is ready and equal, or failed; return why it failed."""
+    def _outcome(self) -> HeadraceError | None:
+        """Wait until it is ready and equal, or failed for good; return why it failed."""
         assert self._engine is not None
         until = time.monotonic() + patience(60.0)
-        found, equal = "not ready", 0
+        found, equal, failed = "not ready", 0, 0
         while time.monotonic() < until:
-            if (error := self.failed()) is not None:
+            error = self.failed()
+            # A table that is lost for a moment may be back between the two questions.
+            failed = 0 if error is None or self.lost() else failed + 1
+            if failed == 3:
                 return error
-            if all(self._engine.pipeline_info(name).state == "live" for name in TABLES):
-                if not wounded and not (found := self.differences()):
-                    equal += 1
-                    if equal == 3:  # and not by chance, before something is noticed
-                        return None
-                else:
-                    equal = 0
+            if error is None and self._live(*TABLES) and not (found := self.differences()):
+                equal += 1
+                if equal == 3:  # and not by chance, before something is noticed
+                    return None
+            else:
+                equal = 0
             time.sleep(0.1)
+        raise NotEqual(f"{found}; {self._states()}")
+
+    def _red(self, wound: Wound) -> HeadraceError:
+        """Wait until what cannot be captured is red, and all else is equal; return why it is."""
+        assert self._engine is not None
+        until = time.monotonic() + patience(60.0)
+        others = [name for name in TABLES if name not in wound.tables]
+        written = False
+        while time.monotonic() < until:
+            source = self._engine.source_info("shop")
+            if not wound.tables and source.state == "failed" and source.error is not None:
+                return source.error
+            infos = [self._engine.pipeline_info(name) for name in wound.tables]
+            errors = [each.error for each in infos if each.error is not None]
+            named = [str(error.facts.get("table")) for error in errors]
+            if wound.tables and named == list(wound.tables) and self._live(*others):
+                if written and not self.differences():
+                    if any(self._engine.is_ready(pipeline=name) for name in wound.tables):
+                        raise NotEqual(f"Ready, although it must not be: {wound}")
+                    return errors[0]
+                if not written and others:
+                    self._run(*(self._change(name) for name in others))
+                written = True
+            time.sleep(0.05)
+        raise NotEqual(f"Not red, until undone by {wound.undo}: {self._states()}")
+
+    def _live(self, *tables: str) -> bool:
+        assert self._engine is not None
+        return all(self._engine.pipeline_info(name).state == "live" for name in tables)
+
+    def _states(self) -> str:
+        assert self._engine is not None
         source = self._engine.source_info("shop")
         states = {name: self._engine.pipeline_info(name).state for name in TABLES}
-        raise NotEqual(f"{found}; {states}, source {source.state} {source.reason} {source.copies}")
+        lost = {name: str(error) for name, error in source.left_out.items()}
+        return f"{states}, source {source.state} {source.reason} {source.copies} {lost}"
 
     # --- what is done ----------------------------------------------------------------------
 
@@ -256,6 +339,7 @@ class Sequence_:
                     self._replace,
                     self._rewrite,
                     self._wound,
+                    self._unseen,
                     self._open,
                     self._turn,
                     self._turn,
@@ -367,6 +451,13 @@ class Sequence_:
         was, now = ("new", "fresh") if "new" in labels else ("fresh", "new")
         renamed = f"alter type state rename value '{was}' to '{now}'"
         other = "things" if thing == "thing" else "thing"
+        added = [
+            attribute
+            for (attribute,) in self._database.rows(
+                "select attname from pg_attribute where attrelid = 'size'::regclass"
+                " and attname like 'x%%' and not attisdropped"
+            )
+        ]
         self._run(
             *self._draw.choice(
                 (
@@ -376,10 +467,25 @@ class Sequence_:
                     ),
                     (f"alter type state add value 'v{self._columns}' before 'paid'",),
                     (f"alter type size add attribute x{self._columns} int",),
+                    (f"alter type size drop attribute {added[-1]}",)
+                    if added
+                    else (f"alter type size add attribute x{self._columns} int",),
                     (f"alter table {thing} rename to {other}",),
                 )
             )
         )
+
+    def _unseen(self) -> None:
+        """Have a label used, and perhaps renamed, before it was seen."""
+        self._columns += 1
+        label = f"v{self._columns}"
+        table = self._draw.choice(TABLES)
+        if self._run(f"alter type state add value '{label}' before 'paid'"):
+            self._pause()
+            self._run(f"update {table} set state = '{label}' where id % 4 = 1")
+            self._pause()
+            if self._draw.random() < 0.6:
+                self._run(f"alter type state rename value '{label}' to 'w{self._columns}'")
 
     def _publication(self) -> None:
         """Have the publication send something else for a moment, with changes meanwhile."""
@@ -389,12 +495,20 @@ class Sequence_:
         name = self._plain()
         everything = "insert, update, delete, truncate"
         reset = f"{alter} set table {', '.join(self._published)}"
+        schema = "tables in schema public"
+        of_tables: tuple[tuple[str, str], ...] = (
+            (f"{alter} drop table {name}", f"{alter} add table only {name}"),
+            (reset.replace("a,", "a where (id > 9),"), reset),
+            (reset.replace("b,", "b (id, other, n),"), reset),
+        )
+        if self._listed_whole:
+            of_tables = of_tables[:1]
+        if self._kind == SCHEMA:
+            of_tables = ((f"{alter} drop {schema}", f"{alter} add {schema}"),)
         there, back = self._draw.choice(
             (
-                (f"{alter} drop table {name}", f"{alter} add table only {name}"),
+                *of_tables,
                 (f"{alter} set (publish = 'insert')", f"{alter} set (publish = '{everything}')"),
-                (reset.replace("a,", "a where (id > 9),"), reset),
-                (reset.replace("b,", "b (id, other, n),"), reset),
                 (
                     f"{alter} set (publish_via_partition_root = false)",
                     f"{alter} set (publish_via_partition_root = true)",
@@ -441,6 +555,13 @@ class Sequence_:
         start = 200_000 + self._columns * 10
         bounds = f"for values from ({start}) to ({start + 10})"
         new = f"q{self._columns}"
+        mine = [
+            partition
+            for (partition,) in self._database.rows(
+                "select inhrelid::regclass::text from pg_inherits"
+                " where inhparent = 'p'::regclass and inhrelid::regclass::text like 'q%%'"
+            )
+        ]
         self._run(
             *self._draw.choice(
                 (
@@ -450,6 +571,7 @@ class Sequence_:
                         "alter table p attach partition p1 for values from (0) to (20)",
                     ),
                     ("truncate p1",),
+                    (f"drop table {mine[0]}",) if mine else ("truncate p1",),
                     (
                         f"create table {new} (like p including all)",
                         f"insert into {new} (id) values ({start + 1})",
@@ -473,16 +595,25 @@ class Sequence_:
             f"drop table {name}",
             f"alter table fresh{self._columns} rename to {name}",
         )
-        if not self._ours and not self._database.rows(
+        self._list(name)
+
+    def _list(self, name: str) -> None:
+        """Have the user's publication list a table that was created."""
+        if self._kind == LISTED and not self._database.rows(
             "select from pg_publication_rel where prrelid = %s::regclass", name
         ):
             self._must(f"alter publication {PUBLICATION} add table {name}")
 
     def _rewrite(self) -> None:
         name = self._plain()
-        self._run(
-            self._draw.choice((f"truncate {name}", f"cluster {name} using {self._index(name)}"))
+        statement = self._draw.choice(
+            (f"truncate {name}", f"cluster {name} using {self._index(name)}", f"vacuum full {name}")
         )
+        try:
+            self._session.execute(statement.encode())
+            self.said.append(f"{statement};")
+        except psycopg.errors.LockNotAvailable:
+            self.said.append(f"-- locked: {statement}")
 
     def _index(self, name: str, *, primary: bool = True) -> str:
         [(index,)] = self._database.rows(
@@ -495,35 +626,85 @@ class Sequence_:
 
     def _wound(self) -> None:
         """Do what the engine must not be ready with, until it is undone."""
-        if self._wounds or self._draw.random() < 0.6:
+        if self._wound_now is not None or self._draw.random() < 0.5:
             return
         name = self._plain()
-        if self._draw.random() < 0.5:
-            if self._run(
-                f"create table child () inherits ({name})", "insert into child (id) values (-1)"
-            ):
-                self._wounds.append("drop table child")
-        elif self._run(f"alter table {name} rename to gone"):
-            self._names[name] = "gone"
-            self._wounds.append(f"alter table gone rename to {name}")
+        alter, publication = f"alter table {name}", f"alter publication {PUBLICATION}"
+        harms: list[tuple[tuple[str, ...], Wound, str]] = [
+            (
+                (f"create table child () inherits ({name})", "insert into child (id) values (-1)"),
+                Wound(("drop table child",), (name,)),
+                name,
+            ),
+            (
+                (f"{alter} rename to gone",),
+                Wound((f"alter table gone rename to {name}",), (name,)),
+                "gone",
+            ),
+            (
+                (f"{alter} set schema apart",),
+                Wound((f"alter table apart.{name} set schema public",), (name,)),
+                f"apart.{name}",
+            ),
+            (
+                (f"drop table {name}",),
+                Wound((f"create table {name} (like c including all)",), (name,)),
+                name,
+            ),
+            (
+                (f"{alter} replica identity nothing",),
+                Wound((f"{alter} replica identity default",), (name,)),
+                name,
+            ),
+        ]
+        if self._kind == LISTED:
+            harms += [
+                (
+                    (f"{publication} drop table {name}",),
+                    Wound((f"{publication} add table only {name}",), (name,)),
+                    name,
+                ),
+                (
+                    (f"{publication} set (publish = 'insert')",),
+                    Wound(
+                        (f"{publication} set (publish = 'insert, update, delete, truncate')",), ()
+                    ),
+                    name,
+                ),
+            ]
+        if self._kind == SCHEMA:
+            harms += [
+                ((f"{alter} set unlogged",), Wound((f"{alter} set logged",), (name,)), name),
+                (
+                    (f"{publication} drop tables in schema public",),
+                    Wound((f"{publication} add tables in schema public",), TABLES),
+                    name,
+                ),
+            ]
+        statements, wound, now = self._draw.choice(harms)
+        if self._kind == LISTED and statements[0].startswith("drop table"):
+            wound.undo = (*wound.undo, f"{publication} add table only {name}")
+        if self._run(*statements):
+            self._wound_now = wound
+            self._names[name] = now
 
 
-def run(database: Database, data: Path, seed: int, steps: int, *, ours: bool | None = None) -> None:
+def run(database: Database, data: Path, seed: int, steps: int, kind: str = "") -> None:
     """Run one sequence; raises `NotEqual` with its statements."""
-    ours = seed % 2 == 0 if ours is None else ours
-    sequence = Sequence_(database, data, seed, ours=ours)
+    kind = kind or kind_of(seed)
+    sequence = Sequence_(database, data, seed, kind)
     with sequence.gate():
         try:
             sequence.settle()
             for number in range(steps):
                 sequence.step()
                 # A table that is not there is not written to, altered or swapped.
-                if sequence._wounds or number % 8 == 7:
+                if sequence._wound_now or number % 8 == 7:
                     sequence.settle()
             sequence.settle()
         except (NotEqual, psycopg.Error) as error:
             said = "\n".join(sequence.said)
-            raise NotEqual(f"seed {seed}, ours {ours}: {error}\n{said}") from error
+            raise NotEqual(f"seed {seed}, {kind}: {error}\n{said}") from error
         finally:
             sequence.stop()
 

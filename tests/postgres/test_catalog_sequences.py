@@ -14,8 +14,9 @@ STEPS = 16
 
 
 @pytest.mark.meets("R23b")
-@pytest.mark.parametrize("seed", sweep(range(1, 13), 6))
-def test_a_table_is_equal_or_its_source_has_failed_whatever_was_altered(
+# Of the seeds that always run, one has our own publication and one a publication of the user's.
+@pytest.mark.parametrize("seed", sweep((2, *range(5, 9), 1, 3, *range(9, 13), 4), 6))
+def test_a_table_is_equal_or_red_with_its_name_whatever_was_altered(
     database: Database, tmp_path: Path, seed: int
 ) -> None:
     run(database, tmp_path / "data", seed, STEPS)

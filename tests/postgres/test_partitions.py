@@ -11,7 +11,6 @@ import pytest
 
 from headrace.capture.messages import (
     BaselineProgress,
-    Failed,
     FlushNow,
     StateReport,
     TakeBaseline,
@@ -27,7 +26,7 @@ from headrace.capture.recorder import Recorder
 from headrace.changelog.change import Op
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
-from headrace.errors import NoIdentity, PublicationRefused, TableRefused
+from headrace.errors import NoIdentity, PublicationRefused, TableLost, TableRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres import recording
@@ -454,18 +453,21 @@ def test_a_partition_whose_rows_cannot_be_changed_any_more_is_told_of_and_record
 
 
 @pytest.mark.meets("R23a", "R23c")
-def test_a_partition_without_changes_is_refused(shop: Recording) -> None:
+def test_a_table_is_lost_while_it_has_a_partition_without_changes(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.table_selection.LOOK_SECONDS", 0.1)
     shop.run("create unlogged table sales_4 (like sales including all)")
     shop.run("alter table sales attach partition sales_4 for values from (400) to (500)")
-
-    def ended() -> bool:
-        shop.step()
-        return shop.recorder.done
-
-    wait_until(ended, PATIENCE)
-    [failed] = [each for each in shop.reports if isinstance(each, Failed)]
-    assert isinstance(failed.error(), TableRefused)
-    assert failed.stops
+    shop.until(lambda: any(isinstance(each, Warned) for each in shop.reports))
+    [warned] = [each.problem for each in shop.reports if isinstance(each, Warned)]
+    assert isinstance(warned.error(), TableLost)
+    assert (warned.facts["table"], warned.facts["cause"]) == ("sales", TableRefused.code)
+    shop.pass_by()
+    shop.run("alter table sales detach partition sales_4")
+    shop.until(lambda: shop.log.rebaseline_required("sales") is not None)
+    shop.copy("sales")
+    assert shop.exact()
 
 
 def test_a_note_reads_back_and_any_other_text_stands_for_partitions_that_are_gone() -> None:

@@ -15,7 +15,7 @@ from headrace.capture.messages import StateReport
 from headrace.capture.postgres import connection
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server import slot as slots
-from headrace.capture.postgres.server.wal_usage import PAGE_BYTES
+from headrace.capture.postgres.server.wal_usage import PAGE_BYTES, LagMeter
 from headrace.capture.postgres.stream import stream
 from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
@@ -219,6 +219,17 @@ def test_an_open_transaction_whose_last_record_is_incomplete_does_not_count_as_l
 
     wait_until(counts_as_read, PATIENCE, what="an end within a record")
     assert followed.engine.is_ready()
+
+
+@pytest.mark.meets("R8")
+def test_what_is_committed_without_waiting_for_the_disk_counts_once_it_must_be_flushed(
+    database: Database,
+) -> None:
+    meter = LagMeter("none", lambda: 100.0)
+    meter.look(database.connect(), replied=False)
+    meter.reached(meter.end)
+    # Three times the server's 200 ms, in which a visible commit may not be flushed yet.
+    assert meter.age == pytest.approx(0.6)
 
 
 @pytest.mark.meets("R2", "R8")

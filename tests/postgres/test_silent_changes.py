@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.capture.messages import BaselineProgress, Failed, TakeBaseline, Warned
+from headrace.capture.postgres import source
+from headrace.capture.postgres.server import ddl_watch
+from headrace.capture.postgres.server.catalog import find, look_up
 from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.engine.engine import Engine
 from tests.postgres.followed import FollowedOrders
@@ -27,6 +31,7 @@ pytestmark = pytest.mark.meets("R23b")
 def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what the stream does not tell of looked for with every read."""
     monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.capture.table_selection.LOOK_SECONDS", 0.1)
 
 
 # Made before the first look, which decides when the next one is due.
@@ -89,7 +94,7 @@ def failure(shop: Recording) -> Failed:
     return found
 
 
-def lost(shop: Recording, table: str) -> None:
+def reported_lost(shop: Recording, table: str) -> None:
     """Wait until one table is reported as lost, and the source as reading again."""
 
     def told() -> bool:
@@ -98,6 +103,25 @@ def lost(shop: Recording, table: str) -> None:
 
     shop.until(told)
     shop.streaming()
+
+
+def lost(shop: Recording) -> str:
+    """Wait until the orders are lost, alone and with a notice; return the code of the cause."""
+
+    def named() -> list[Failed]:
+        warned = [each.problem for each in shop.reports if isinstance(each, Warned)]
+        return [each for each in warned if each.code == "capture.table_lost"]
+
+    shop.until(named)
+    [found] = named()
+    assert found.facts["table"] == "orders"
+    shop.streaming()
+    shop.database.execute("update clients set note = 'still recorded' where id = 1")
+    shop.until(
+        lambda: any(row["after"]["note"] == "still recorded" for row in shop.changes("clients"))
+    )
+    assert not [report for report in shop.reports if isinstance(report, Failed)]
+    return found.facts["cause"]
 
 
 WHEN = pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "running"])
@@ -202,32 +226,66 @@ def test_a_table_that_was_away_and_is_back_is_followed(
     assert shop.baseline("orders") is not None
 
 
-def test_a_table_that_keeps_another_name_is_reported(shop: Recording) -> None:
+@pytest.mark.parametrize("looks", ["ddl_watch.look_up", "find"], ids=["a look", "a change"])
+def test_a_table_that_is_away_just_when_it_is_looked_for_is_followed(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, looks: str
+) -> None:
+    follow(shop)
+    run = shop.database.execute
+    found = look_up if "." in looks else find
+    module = ddl_watch if "." in looks else source
+
+    def away(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        run("alter table orders rename to o")
+        try:
+            return found(*arguments)
+        finally:
+            run("alter table o rename to orders")
+
+    monkeypatch.setattr(module, found.__name__, away)
+    if "." in looks:
+        assert shop.source._watch is not None
+        shop.source._watch.due = shop.recorder._maintain_at = 0.0
+    else:
+        run("alter table orders rename to o")
+        run("insert into o values (2, 'away')")
+        run("alter table o rename to orders")
+        monkeypatch.setattr(ddl_watch, "WATCH_SECONDS", 3600.0)
+    kept(shop)
+    assert not [report for report in shop.reports if isinstance(report, Failed)]
+
+
+@NOTICING
+def test_a_table_that_keeps_another_name_is_lost_until_it_has_its_own_again(
+    shop: Recording,
+) -> None:
     follow(shop)
     shop.database.execute("alter table orders rename to o")
     shop.database.execute("insert into o values (2, 'away')")
-    assert failure(shop).code in ("capture.schema_changed", "capture.unsupported_table")
+    assert lost(shop) == "capture.unsupported_table"
+    shop.database.execute("alter table o rename to orders")
+    owed(shop, "orders")
 
 
 @NOTICING
-def test_a_child_that_inherits_from_a_captured_table_is_reported(shop: Recording) -> None:
+def test_a_table_is_lost_while_a_child_inherits_from_it(shop: Recording) -> None:
     follow(shop)
     shop.database.execute("create table old_orders (id bigint primary key, note text)")
     shop.database.execute("alter table old_orders inherit orders")
-    found = failure(shop)
-    assert found.code == "capture.unsupported_table"
-    assert found.facts["table"] == "orders"
+    assert lost(shop) == "capture.unsupported_table"
+    shop.database.execute("alter table old_orders no inherit orders")
+    owed(shop, "orders")
 
 
 @NOTICING
-@pytest.mark.parametrize("statement", ["alter table orders set unlogged"])
-def test_a_table_that_is_no_longer_in_the_wal_is_reported(shop: Recording, statement: str) -> None:
+def test_a_table_is_lost_while_it_is_not_in_the_wal(shop: Recording) -> None:
     shop.database.execute("create publication everything for all tables")
     follow(shop, publication="everything", create_publication=False)
-    shop.database.execute(statement)
-    found = failure(shop)
-    assert found.code == "capture.unsupported_table"
-    assert found.facts["table"] == "orders"
+    shop.database.execute("alter table orders set unlogged")
+    assert lost(shop) == "capture.unsupported_table"
+    shop.database.execute("alter table orders set logged")
+    owed(shop, "orders")
 
 
 @NOTICING
@@ -454,7 +512,6 @@ def test_a_publication_that_stays_altered_is_put_right(shop: Recording) -> None:
     "statement",
     [
         f"alter publication {OURS} set (publish = 'insert')",
-        f"alter publication {OURS} drop table orders",
         f"drop publication {OURS}",
     ],
 )
@@ -465,6 +522,16 @@ def test_a_publication_of_the_users_that_stays_altered_is_reported(
     follow(shop, publication=OURS, create_publication=False)
     shop.database.execute(statement)
     assert failure(shop).code == "capture.publication"
+
+
+@NOTICING
+def test_a_table_is_lost_while_a_publication_of_the_users_lacks_it(shop: Recording) -> None:
+    shop.database.execute(f"create publication {OURS} for table orders, clients")
+    follow(shop, publication=OURS, create_publication=False)
+    shop.database.execute(f"alter publication {OURS} drop table orders")
+    assert lost(shop) == "capture.publication"
+    shop.database.execute(f"alter publication {OURS} add table only orders")
+    owed(shop, "orders")
 
 
 @NOTICING
@@ -585,7 +652,7 @@ def test_a_right_that_is_lost_fails_the_next_copy_and_no_change(
     run(statement.format(role=role))
     kept(shop)
     shop.reports += shop.recorder.step([TakeBaseline("orders")], 0.05)
-    lost(shop, "orders")
+    reported_lost(shop, "orders")
 
 
 # --- replica identities ---------------------------------------------------------------------------
@@ -638,7 +705,7 @@ def test_updates_work_again_soon_after_a_replica_identity_was_taken_away(
     follow(shop)
     with absent(shop, stopped):
         shop.database.execute("alter table orders replica identity nothing")
-    lost(shop, "orders")
+    reported_lost(shop, "orders")
     # PostgreSQL refuses updates of published tables without an identity.
     of_orders = "select 1 from pg_publication_tables where tablename = 'orders'"
     shop.until(lambda: not shop.database.rows(of_orders))

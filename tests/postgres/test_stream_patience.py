@@ -252,3 +252,20 @@ def test_a_slow_disk_does_not_cut_a_recorder_off(
     assert [pid for pid, _ in senders(database)] == [sender]
     states = [each.state for each in recording.reports if isinstance(each, StateReport)]
     assert "reconnecting" not in states
+
+
+@pytest.mark.meets("R7")
+@BOTH
+def test_a_reply_counts_only_once_it_was_read_with_all_that_was_sent_before_it(
+    slots: Slots, direct: bool
+) -> None:
+    stream = slots.open(slots.make(), direct=direct)
+    wait_until(lambda: stream.receive(0.01) is None and stream.replied_at > 0)
+    before = stream.replied_at
+    slots.database.execute("insert into numbers values (1, 'a')")
+    stream.ask()
+    heard = time.monotonic() - stream.silence
+    wait_until(lambda: time.monotonic() - stream.silence > heard, what="something to arrive")
+    assert stream.replied_at == before
+    assert len(take(stream, 4)) == 4
+    wait_until(lambda: stream.receive(0.01) is None and stream.replied_at > before)

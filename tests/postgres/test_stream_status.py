@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.stream.stream import ACKNOWLEDGE_BYTES, Status
+from headrace.capture.postgres.stream.stream import ACKNOWLEDGE_BYTES, SilencePatience, Status
 from headrace.errors import BadPosition
 
 
@@ -126,6 +126,23 @@ def test_a_silent_server_is_asked_for_a_reply_and_given_up_without_one(
     status.note_received(lost)
     assert not status.lost(lost)
     assert status.due > lost
+
+
+@pytest.mark.meets("R7")
+def test_a_server_that_was_given_up_has_twice_the_time_until_it_has_come_further() -> None:
+    patience = SilencePatience()
+    for waits in (45.0, 90.0, 180.0, 300.0, 300.0):
+        status = Status(100, 60.0, 0.0, patience)
+        asking_update(status, 5.0)
+        assert not status.lost(waits - 0.1)
+        assert status.lost(waits)
+        status.give_up(waits)
+    status = Status(100, 60.0, 0.0, patience)
+    status.moved(100, 100)
+    asking_update(status, 5.0)
+    assert not status.lost(299.0)
+    status.moved(101, 101)
+    assert status.lost(45.0)
 
 
 def test_a_server_that_was_not_asked_is_not_given_up() -> None:

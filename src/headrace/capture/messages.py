@@ -210,7 +210,8 @@ class StateReport(msgspec.Struct, frozen=True, tag="state"):
     The recorder changed its state, or the reason for it.
 
     States are connecting, waiting (for sessions at the source), streaming, full (the log is full,
-    and nothing is read), reconnecting, resetting, failed and closed.
+    and nothing is read), watching (no table can be captured now), reconnecting, resetting, failed
+    and closed.
     """
 
     state: str

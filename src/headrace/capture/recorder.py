@@ -81,6 +81,7 @@ from headrace.errors import (
     LostLog,
     OtherDatabase,
     RecorderFailed,
+    Reopening,
     SourceRefused,
     SourceUnreachable,
     StorageError,
@@ -136,6 +137,9 @@ class Recorder:
         self._reset_done = False
         """Whether a reset is why reading will not continue."""
 
+        self._break_reported = False
+        """Whether the log may forget that a break of its history has to be reported."""
+
         self._notices: list[SourceNotice] = []
         self._log: LogWriter | None = None
         self._connected = False
@@ -147,7 +151,7 @@ class Recorder:
             FIRST_PAUSE_SECONDS if reconnect.first_pause is None else reconnect.first_pause
         )
         self._lost = 0
-        """How often the source could not be read, since it was read last."""
+        """How often the source was lost or could not be opened, since it was read last."""
         self._credit = False
         self._first_pending: float | None = None
         self._unwritten = False
@@ -192,7 +196,7 @@ class Recorder:
             try:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
-                self._lost += 1
+                self._lost += not isinstance(error, Reopening)
                 self._lose(self._reason(error), "reconnecting")
                 if self._reconnect.exhausted(self._lost) and not self.done:
                     self._fail(error)
@@ -210,6 +214,9 @@ class Recorder:
         return self._reports
 
     def _advance(self, commands: Sequence[Command], wait: float) -> None:
+        if self._break_reported and self._log is not None:
+            self._log.note("", _BREAK)
+            self._break_reported = False
         for command in commands:
             self._obey(command)
         if self.done:
@@ -407,6 +414,7 @@ class Recorder:
     def _write_notices(self, log: LogWriter) -> None:
         """Write the source's notices: what it reports in addition to changes."""
         if not log.pending_complete:
+            self._write_early_notes(log)
             return
         self._flush(log)
         for each in self._notices:
@@ -437,6 +445,16 @@ class Recorder:
                 self._warn(each.problem)
         self._notices = []
 
+    def _write_early_notes(self, log: LogWriter) -> None:
+        """Write what must be in the log before the commit whose next part was read."""
+        kept: list[SourceNotice] = []
+        for each in self._notices:
+            if each.early and not any(one.table == each.table for one in kept):
+                log.note(each.note, each.table)
+            else:
+                kept.append(each)
+        self._notices = kept
+
     def _warn(self, problem: HeadraceError) -> None:
         self._reports.append(Warned(Failed.of(problem, stops=False)))
 
@@ -450,7 +468,7 @@ class Recorder:
             self._notices.append(SourceNotice(table, rebaseline_reason="left out", missing=True))
             self._write_notices(log)
             if not self._selection.take(table):
-                raise SourceUnreachable("Opening the source again for a new table", table=table)
+                raise Reopening("Opening the source again for a new table", table=table)
             log.describe(self._selection.found)
             note_captured(log, self._selection.tables)
             if self._maintained is not None:
@@ -518,7 +536,7 @@ class Recorder:
     # --- opening log and source ------------------------------------------------------------
 
     def _connect(self) -> None:
-        if self._state not in ("failed", "resetting"):
+        if self._state not in ("failed", "resetting", "watching"):
             self._move("reconnecting" if self._state else "connecting")
         # The log is opened before the source (R31), and stays open while the source is away.
         log = self._log = self._log or self._open_log()
@@ -536,8 +554,11 @@ class Recorder:
             self._reset(self._resetting, log.source_position)
         lost = self._selection.lost.keys()
         described = self._selection.all(self._recorded)
+        if described and self._state == "watching":
+            self._move("reconnecting")  # before it is known that these tables are there again
         for table in sorted(self._selection.lost.keys() - lost):
-            self._warn(_table_lost(table, self._selection.lost[table]))
+            if not _left_out(log, table):  # otherwise an earlier recorder has reported it
+                self._warn(_table_lost(table, self._selection.lost[table]))
         log.describe(described)
         self._copies.keep(described)
         self._reports.append(TablesDescribed(tuple(map(FoundTable.of, described.values()))))
@@ -549,6 +570,7 @@ class Recorder:
                 cast(Releases, self._source).release()
             if log.lineage is not None:
                 note_captured(log, ())
+            self._pause, self._lost = self._first_pause, 0
             self._move("watching")
             self._retry_at = self._selection.next_look
             return
@@ -562,11 +584,16 @@ class Recorder:
             if reason is not None:
                 self._copies.required_end = 0
                 self._current = None
-                end = log.end
-                gap = log.begin(at, reason, origin)
+                if reason != "start":
+                    # Before it begins: after a crash in between it is reported by the next process.
+                    log.note(json.dumps([str(log.end), self._break_cause()]), _BREAK)
+                    self._break_reported = False
+                log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
-                if gap.reason != "start":
-                    self._warn(self._history_lost(end, log.end, described))
+            if (noted := log.notes.get(_BREAK)) and not self._break_reported:
+                end, why = json.loads(noted)
+                self._warn(_history_lost(end, why, log.end, described))
+                self._break_reported = True
             self._reset_done = False
         except LostLog:
             # Perhaps to the last entry of an earlier recorder, while the log was empty and
@@ -605,29 +632,20 @@ class Recorder:
         self._resetting = None
         self._reset_done = True
 
-    def _history_lost(
-        self, end: Position, begins: Position, tables: Iterable[TableName]
-    ) -> HistoryLost:
-        """Return the notice that the log does not continue after its end."""
-        why = ""
+    def _break_cause(self) -> str:
+        """Return why the log does not continue after its end."""
         if self._reset_done:
-            why = "A reset was requested"
-        elif self._source.traits.explains_breaks:
-            why = cast(ExplainsBreaks, self._source).break_cause()
-        names = sorted(tables)
-        return HistoryLost(
-            f"{why or 'The source does not continue where the log ends'}. Changes between {end} and"
-            f" {begins} may be missing from the log, and every table is copied again:"
-            f" {listed(names)}",
-            end=end,
-            begins=begins,
-            tables=", ".join(names),
-        )
+            return "A reset was requested"
+        if self._source.traits.explains_breaks and (
+            why := cast(ExplainsBreaks, self._source).break_cause()
+        ):
+            return why
+        return "The source does not continue where the log ends"
 
     def _wait(self, reason: str) -> None:
         """Report what the source waits for; the source calls this in the middle of a step."""
         if self.pressed():
-            raise SourceUnreachable("The wait was ended by a command")
+            raise Reopening("The wait was ended by a command")
         self._move("waiting", reason)
         if self.on_report is not None:
             for report in self._reports:
@@ -645,6 +663,8 @@ class Recorder:
             try:
                 # The source may be away for long, so write what was read from it. An incomplete
                 # commit must be discarded, though, which only opening the log again does.
+                if self._notices:
+                    self._write_notices(self._log)
                 self._flush(self._log, lag=False)
                 if not self._log.pending_complete:
                     self._log = None
@@ -717,6 +737,9 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 _CAPTURED = "captured/"
 """The name of the note with the captured tables; no table can have this name."""
 
+_BREAK = "break/"
+"""The name of the note with a break of the history that is not reported yet: where, and why."""
+
 
 def same_space(source: Recordable, known: str | None) -> bool:
     """Whether a source at another address is the one that the log was recorded from."""
@@ -757,11 +780,23 @@ def _left_out(log: LogWriter, table: TableName) -> bool:
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
 
 
+def _history_lost(end: str, why: str, begins: Position, tables: Iterable[TableName]) -> HistoryLost:
+    """Return the notice that the log does not continue after its end."""
+    names = sorted(tables)
+    return HistoryLost(
+        f"{why}. Changes between {end} and {begins} may be missing from the log, and every table is"
+        f" copied again: {listed(names)}",
+        end=end,
+        begins=begins,
+        tables=", ".join(names),
+    )
+
+
 def _table_lost(table: TableName, why: HeadraceError) -> TableLost:
     facts = {"table": table, **why.facts}
     return TableLost(
-        f"Table {table} is not captured any more, and its pipelines stop; all other tables"
-        f" continue. {with_facts(why.message, facts, table)}",
+        f"Table {table} is not captured any more, and nothing more of it is delivered; all other"
+        f" tables continue. {with_facts(why.message, facts, table)}",
         table=table,
         cause=why.code,
     )

@@ -271,6 +271,9 @@ class SourceNotice:
     missing: bool = False
     """Whether changes are missing as well, as in a table that was not captured for a while."""
 
+    early: bool = False
+    """Whether the note is about the changes of the same read, and must be in the log before any."""
+
     problem: Problem | None = None
     """A warning for the user, while reading continues."""
 

@@ -22,7 +22,13 @@ from typing import cast
 from headrace.capture.messages import Failed, FoundTable, TablesFound
 from headrace.capture.source import Lists, Recordable
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import HeadraceError, SourceRefused, SourceUnreachable, TableRefused
+from headrace.errors import (
+    HeadraceError,
+    Reopening,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
 
 # --- patterns -------------------------------------------------------------------------------------
 
@@ -218,20 +224,20 @@ class TableSelection:
         """
         Return tables that can be captured and are not captured yet.
 
-        Raises `SourceUnreachable` if a captured table no longer exists, or a lost one can be
-        captured again: the source is then opened again.
+        Raises `Reopening` if a captured table no longer exists, or a lost one can be captured
+        again.
         """
         self._looked()
         matched = matching(self._source, self.named, self._selections)
         if gone := [name for name in self.found if name not in matched]:
-            raise SourceUnreachable("The table no longer exists", table=gone[0])
+            raise Reopening("The table no longer exists", table=gone[0])
         new = [name for name in matched if name not in self.found]
         asked = [*new, *self.lost]
         refused, others = blamed(self._source.check(asked) if asked else (), asked)
         if any(isinstance(problem, SourceUnreachable) for problem in others):
             return []
         if back := [name for name in self.lost if name not in refused]:
-            raise SourceUnreachable("The table can be captured again", table=back[0])
+            raise Reopening("The table can be captured again", table=back[0])
         self.lost = {name: refused.pop(name) for name in self.lost}
         self.left_out = {**self._still_gone(matched), **refused}
         return [name for name in new if name not in refused]

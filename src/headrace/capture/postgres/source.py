@@ -61,12 +61,17 @@ from headrace.capture.postgres.server.start_position import (
     cause,
     open_slot,
     refuse_unknown,
+    release,
     remove,
     reset_slot,
 )
 from headrace.capture.postgres.server.wal_usage import LagMeter, Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
-from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
+from headrace.capture.postgres.stream.stream import (
+    ReceivedMessages,
+    ReplicationStream,
+    SilencePatience,
+)
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
@@ -84,9 +89,11 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import (
     HeadraceError,
     PublicationRefused,
+    Reopening,
     SchemaChanged,
     SourceRefused,
     SourceUnreachable,
+    TableRefused,
 )
 
 ASK_SECONDS = 0.5
@@ -109,6 +116,7 @@ class PostgresSource:
             maintains=True,
             counts_bytes=True,
             resets=True,
+            releases=True,
             waits=True,
             copy_rows_per_s=self.options.copy_rows_per_s,
             lists=True,
@@ -159,6 +167,8 @@ class PostgresSource:
         """Why the changes in the slot can no longer be read; empty: they can."""
 
         self._broken = ""
+        self._released = False
+        """Whether we dropped the slot because no table could be captured."""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
         self._lag = LagMeter(self.options.slot, time.monotonic)
@@ -166,6 +176,7 @@ class PostgresSource:
         """When the server was last asked for a reply because it is ahead of what it has sent."""
 
         self._awake = False
+        self._patience = SilencePatience()
         self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
 
@@ -326,6 +337,8 @@ class PostgresSource:
                 self._suspect(self._watch.look(self._query, self._publishing.alterations))
             except SchemaChanged as error:
                 raise altered(error) from error
+            except TableRefused as error:
+                raise _refused_now(error) from error
         self._snapshots.tidy()
         self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
@@ -412,8 +425,9 @@ class PostgresSource:
             return Lag()
         stream.send_status()  # also while nothing is read, for lack of room (R7, R28)
         silence = stream.silence
+        replied = stream.replied_at > self._asked_at and self._given >= stream.received
         with speaking(self.options):
-            self._lag.look(query, replied=time.monotonic() - silence > self._asked_at)
+            self._lag.look(query, replied=replied)
         self._lag.reached(self._given)
         if self._lag.end > stream.received and silence > ASK_SECONDS:
             self._asked_at = time.monotonic()
@@ -451,6 +465,11 @@ class PostgresSource:
         """
         theirs = options_of(self.name, self.spec.options, reader_of(self.name, data))
         remove(theirs, drop_publication=True)
+
+    def release(self) -> None:
+        """Drop the slot and the publication if they are ours; `open` creates them again."""
+        self.close()
+        self._released |= release(self.options, ours=self._ours)
 
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
         """Remove the slot, and the publication if requested: then `open` starts over."""
@@ -498,10 +517,12 @@ class PostgresSource:
                 self._broken = cause(opening.reason, self.options)
                 if opening.reason is Reason.ALWAYS and self._start_over:
                     self._broken = self._start_over
+                if opening.reason is Reason.ABSENT and self._released:
+                    self._broken = "No table could be captured for a while, so no changes were kept"
             if opening.created is not None:
                 # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
-                self._start_over = ""
+                self._start_over, self._released = "", False
             ours, begun = self._publishing.alterations, not self._resumed
             found = self._identities.look(query, self._tables, ours, begun=begun)
             self._suspect(found)
@@ -513,6 +534,7 @@ class PostgresSource:
                 self.options.publication,
                 streaming=True,
                 clock=time.monotonic,
+                patience=self._patience,
             )
         except BaseException:
             replication.close()
@@ -551,7 +573,7 @@ class PostgresSource:
             self._start_over = (
                 f"The publication {self.options.publication} did not exist for a while"
             )
-            unreachable = SourceUnreachable(error.message)
+            unreachable = Reopening(error.message)
             unreachable.facts = {"source": self.name, **error.facts}
             raise unreachable from error
 
@@ -579,34 +601,35 @@ class PostgresSource:
         name = str(error.facts.get("table"))
         if "identity" in error.facts:
             self._toast.store_anyway(name)
-            return SourceUnreachable("The table's replica identity was altered", table=name)
+            return Reopening("The table's replica identity was altered", table=name)
         with speaking(self.options), connect(self.options) as connection:
             if "now" in error.facts:
-                return self._renamed(connection, name, error)
-            other = altered_table(connection, self._tables, self._schemas, self._schema)
+                return self._renamed(connection, name, str(error.facts["now"]))
+            try:
+                other = altered_table(connection, self._tables, self._schemas, self._schema)
+            except TableRefused as refused:
+                return _refused_now(refused)
         if other is not None:
-            return SourceUnreachable("The table was altered", table=other)
+            return Reopening("The table was altered", table=other)
         self._start_over = f"Table {name} was altered several times while it was not read"
-        return SourceUnreachable(
+        return Reopening(
             "The table was altered several times while it was not read; all tables are copied"
             " again",
             table=name,
         )
 
     def _renamed(
-        self, connection: psycopg.Connection[Any], name: TableName, error: SchemaChanged
+        self, connection: psycopg.Connection[Any], name: TableName, now: str
     ) -> HeadraceError:
         """Return what to do about a change of a table under another name."""
         tables, _ = find(connection, [name])
         if name not in tables:
-            return error  # the user has to decide which table is meant
+            return Reopening("The table has another name", table=name)
         if tables[name].oid != self._tables[name].oid:
-            return SourceUnreachable(
-                "The table was replaced by another one with the same name", table=name
-            )
+            return Reopening("The table was replaced by another one with the same name", table=name)
         # It has its name again, and had the same rows all the time.
-        self._former.add((name, str(error.facts["now"])))
-        return SourceUnreachable("The table had another name for a while", table=name)
+        self._former.add((name, now))
+        return Reopening("The table had another name for a while", table=name)
 
     def _suspect(self, tables: Collection[TableName]) -> None:
         """Copy these tables only when all that was written before has been read."""
@@ -658,3 +681,8 @@ class PostgresSource:
         if self._stream is None or self._transactions is None:
             raise SourceUnreachable("The source is not open", source=self.name)
         return self._stream, self._transactions
+
+
+def _refused_now(error: TableRefused) -> Reopening:
+    # It may be away for a moment only: what it is when it is described again decides.
+    return Reopening("A table can no longer be captured", table=error.facts.get("table"))

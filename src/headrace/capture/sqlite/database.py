@@ -42,6 +42,7 @@ from headrace.errors import (
     BadPosition,
     CaptureError,
     HeadraceError,
+    Reopening,
     SourceRefused,
     SourceUnreachable,
 )
@@ -292,7 +293,7 @@ def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
             )
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
             # Our queries are valid for the schema they were built for, so it was changed.
-            return SourceUnreachable("A table was altered while it was read", path=path)
+            return Reopening("A table was altered while it was read", path=path)
     return CaptureError("SQLite reported an error", path=path, error=name)
 
 

@@ -82,7 +82,14 @@ from headrace.capture.sqlite.triggers import LOG, REPLANNED
 from headrace.capture.sqlite.watch import CommitWatch
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import BadName, HeadraceError, SourceRefused, SourceUnreachable, TableRefused
+from headrace.errors import (
+    BadName,
+    HeadraceError,
+    Reopening,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
 from headrace.storage.disk import free_bytes
 
 # --- findings -------------------------------------------------------------------------------------
@@ -585,7 +592,7 @@ class SQLiteSource:
                     return changes
                 now.pruning.step()
             if self._inode() != now.inode:
-                raise SourceUnreachable("The database file was replaced", path=self.path)
+                raise Reopening("The database file was replaced", path=self.path)
             left = until - time.monotonic()
             if left <= 0 or self._awake:
                 self._awake = False
@@ -723,7 +730,7 @@ class SQLiteSource:
         with reading(now.database):
             now.verify()
             if not now.log.goes_on():
-                raise SourceUnreachable("The capture log was emptied or replaced", path=self.path)
+                raise Reopening("The capture log was emptied or replaced", path=self.path)
             rows = now.log.read(most, width)
         if not rows:
             return None
@@ -731,7 +738,7 @@ class SQLiteSource:
         if last.seq - now.log.at.seq != len(rows):
             # No number is ever left out, and only rows that were read are pruned.
             self._removed_before = last
-            raise SourceUnreachable("Rows of the capture log were removed", path=self.path)
+            raise Reopening("Rows of the capture log were removed", path=self.path)
         tables = self._tables_of(rows, width)
         now.log.advance(rows[-1])
         return Changes(tables, now.log.at, ends=now.log.complete)
@@ -745,29 +752,27 @@ class SQLiteSource:
             if (schema := self._schemas.get(int(str(number)))) is None:
                 continue
             if any(row[3] == REPLANNED for row in part):
-                raise SourceUnreachable("Capture was set up again", path=self.path)
+                raise Reopening("Capture was set up again", path=self.path)
             made.append(TableChanges(schema, segment_of(schema, part, width)))
         return made
 
     def _look_for_ddl(self, database: sqlite3.Connection) -> None:
         """Raise if columns or triggers of the captured tables were changed (R39)."""
         if not triggers.complete(database):
-            raise SourceUnreachable("The capture tables no longer exist", path=self.path)
+            raise Reopening("The capture tables no longer exist", path=self.path)
         try:
             changed = triggers.changed(database, self._tables.values())
         except TableRefused as error:
             # What it is when it is described again decides: a migration may be under way.
-            raise SourceUnreachable(
+            raise Reopening(
                 "A table can no longer be captured", table=error.facts["table"]
             ) from error
         if changed:
             # Described again, it is set up again.
-            raise SourceUnreachable(
-                "The columns or capture triggers of a table changed", table=changed[0]
-            )
+            raise Reopening("The columns or capture triggers of a table changed", table=changed[0])
         every = triggers.plans(database)
         for name in self._tables:
             plan = triggers.latest(every, name)
             if plan is None or plan.id not in self._schemas:
                 # Triggers were dropped and created again: their rows have a new plan number.
-                raise SourceUnreachable("Capture was set up again", path=self.path)
+                raise Reopening("Capture was set up again", path=self.path)

@@ -16,7 +16,7 @@ from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.source import NotYet
 from headrace.changelog.schema import TableSchema
-from headrace.errors import SchemaChanged, SourceUnreachable
+from headrace.errors import Reopening, SchemaChanged
 
 # --- a copy that may have to wait before it can start ---------------------------------------------
 
@@ -74,9 +74,9 @@ class LateCopy:
             yield batch
 
 
-def altered(error: SchemaChanged) -> SourceUnreachable:
+def altered(error: SchemaChanged) -> Reopening:
     """Return the error for a table with other columns than expected: reading starts again."""
-    return SourceUnreachable("A table was altered", table=error.facts.get("table"))
+    return Reopening("A table was altered", table=error.facts.get("table"))
 
 
 # --- a copy in parts that any process can read ----------------------------------------------------

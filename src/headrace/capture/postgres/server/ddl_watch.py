@@ -66,7 +66,7 @@ from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
 from headrace.changelog.change import Changes
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import HeadraceError, SchemaChanged, SourceUnreachable
+from headrace.errors import HeadraceError, Reopening, SchemaChanged
 
 # --- what the values of a table's types look like -------------------------------------------------
 
@@ -339,7 +339,8 @@ class PrintedNames:
                 for type, names in new.items():
                     self._unknown.setdefault(table, {}).setdefault(type, set()).update(names)
                 note = [(type, sorted(names)) for type, names in self._unknown[table].items()]
-                self._notices.append(SourceNotice(f"{_NAMES_KEY}{table}", note=json.dumps(note)))
+                key = f"{_NAMES_KEY}{table}"
+                self._notices.append(SourceNotice(key, note=json.dumps(note), early=True))
         return bool(self._notices)
 
     def notices(self) -> list[SourceNotice]:
@@ -702,7 +703,7 @@ class DdlWatch:
         Compare, if it is time to; return the tables whose rows in the log are no longer right.
 
         Raises `SchemaChanged` if a table's columns have changed, `TableRefused` if a table no
-        longer exists or cannot be captured any more, and `SourceUnreachable` if the source has
+        longer exists or cannot be captured any more, and `Reopening` if the source has
         to be opened again.
         """
         if self._clock() < self.due and not self._partitions.unknown(self._tables.values()):
@@ -719,7 +720,7 @@ class DdlWatch:
             if not same_shape(self._schema_of(table), self._schemas[name]):
                 raise SchemaChanged("The table's columns or its key were altered", table=name)
             if table.oid != self._tables[name].oid:
-                raise SourceUnreachable(
+                raise Reopening(
                     "The table was replaced by another one with the same name", table=name
                 )
             if problem := preflight.kind_problem(table):
@@ -747,7 +748,7 @@ class DdlWatch:
             # Or a table was altered or dropped in between. When the source is opened again, it
             # compares the publication with the tables as they are then.
             pass
-        raise SourceUnreachable("The publication was altered outside of Headrace", **facts)
+        raise Reopening("The publication was altered outside of Headrace", **facts)
 
 
 def altered_table(

@@ -38,7 +38,7 @@ from headrace.capture.postgres.server import preflight, publication, slot
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.postgres.server.publication import Alterations
 from headrace.capture.source import SourceNotice
-from headrace.errors import PublicationRefused, SourceUnreachable
+from headrace.errors import PublicationRefused, Reopening
 
 Connection = psycopg.Connection[Any]
 
@@ -189,7 +189,7 @@ class PartitionedTables:
         Compare once more; `tables` are as the catalog has them now.
 
         A partition that makes the application's writes fail is reported as a problem (R23a).
-        Raises `SourceUnreachable` for a partition whose changes are not in the WAL: when the
+        Raises `Reopening` for a partition whose changes are not in the WAL: when the
         source is opened again, it is refused with the reason.
         """
         for name in self._compare(connection, tables):
@@ -351,7 +351,7 @@ def _rebaseline_required(
 
 def _check_logged(name: str, leaves: Sequence[PartitionRow]) -> None:
     if any(leaf.kind == "f" or leaf.persistence != "p" for leaf in leaves):
-        raise SourceUnreachable(
+        raise Reopening(
             "A partition is a foreign, unlogged or temporary table: its changes are not in the WAL",
             table=name,
         )

@@ -68,6 +68,7 @@ from headrace.capture.source import NotYet
 from headrace.errors import (
     OtherDatabase,
     PublicationRefused,
+    Reopening,
     SlotRefused,
     SourceUnreachable,
 )
@@ -319,7 +320,7 @@ class SourcePublication:
         """Make the log record tables whose publication was changed by another session."""
         self.unfollowed = more
         self._writers.update((name, Writers()) for name in more)
-        raise SourceUnreachable(
+        raise Reopening(
             "The publication was altered outside of Headrace",
             publication=self._options.publication,
         )
@@ -633,6 +634,27 @@ def remove(options: PostgresOptions, *, drop_publication: bool) -> None:
         if drop_publication:
             publication.drop(connection, options)
             killpoints.reach(killpoints.PUBLICATION_DROPPED)
+
+
+def release(options: PostgresOptions, *, ours: bool) -> bool:
+    """
+    Drop the slot if it is `ours`, and then the publication: the server keeps no WAL for us.
+
+    Nor does it refuse any more to update a published table that has no replica identity.
+    Return whether there was such a slot. The next `open_slot` creates both.
+    """
+    with speaking(options), connect(options) as connection:
+        # A temporary one ended with its connection.
+        found = None if options.slot_mode == "ephemeral" else slots.find(connection, options.slot)
+        if found is not None:
+            own = found.plugin == slots.PLUGIN and found.database_name == connection.info.dbname
+            if not (own and ours):
+                return False
+            slots.release(connection, options.slot, application_of(options))
+            slots.drop(connection, options.slot)
+        if options.create_publication:
+            publication.drop(connection, options)
+    return found is not None
 
 
 def refuse_unknown(options: PostgresOptions) -> None:

@@ -17,7 +17,8 @@ silent, the last position that was received stays the same, whatever is committe
 WAL is queried on the connection for queries. Once everything up to a position has been read,
 everything has been read that was committed when the position was queried. That moment is all that
 is claimed. The position is the end of what the server has flushed, because that is how far it
-sends; on a standby, the end of what was replayed.
+sends; on a standby, the end of what was replayed. A commit with synchronous_commit = off is visible
+before it is flushed, for up to three times wal_writer_delay: so the moment is earlier by that.
 
 While a transaction is open, that end may lie within a record, at the end of a page, for as long as
 nothing else is written. The server sends nothing of an incomplete record, and commits nothing with
@@ -197,7 +198,10 @@ MOST_UNREAD = 1_000
 
 _END = """
     select ((case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
-                  else pg_current_wal_flush_lsn() end) - '0/0')::int8
+                  else pg_current_wal_flush_lsn() end) - '0/0')::int8,
+           case when pg_is_in_recovery() then 0.0::float8
+                else 3 * extract(epoch from current_setting('wal_writer_delay')::interval)::float8
+           end
 """
 
 _WAITS = """
@@ -220,7 +224,7 @@ class LagMeter:
         """The end of the WAL, as last queried."""
 
         self.awaited = math.inf
-        """The position from which on `reached` has something to note: rows need not enter it."""
+        """`reached` has something to note from this position on, and need not be called before."""
 
         self._slot = slot
         self._clock = clock
@@ -230,7 +234,10 @@ class LagMeter:
         """How often the sender has replied, and waited for WAL, since the end was first queried."""
 
         self._samples: deque[tuple[int, float, float]] = deque()
-        """Each position that is not reached yet, and when it was first and last the end."""
+        """
+        Each position that is not reached yet, when it was first the end, and when everything had
+        been committed that is before it.
+        """
 
         self._current: float | None = None
         self._delay = 0.0
@@ -239,7 +246,8 @@ class LagMeter:
         """
         Query the end of the WAL, if it is time to.
 
-        `replied`: the server was asked for a reply after the last call, and has sent something.
+        `replied`: the server was asked for a reply after the last call, which was received, and
+        everything else that was received has been read.
         """
         now = self._clock()
         if now < self._due:
@@ -249,13 +257,14 @@ class LagMeter:
         if found is None or found[0] is None:
             return
         before, self.end, since = self.end, int(found[0]), now
+        committed = now - float(found[1])
         if self.end != before:
             self._replies = 0
         elif self._samples:
             _, since, _ = self._samples.pop()
             if replied and self.end % PAGE_BYTES == 0 and self._waits(connection):
                 self._replies += 1
-        self._samples.append((self.end, since, now))
+        self._samples.append((self.end, since, committed))
         if len(self._samples) > MOST_UNREAD:
             self._samples = deque(list(self._samples)[::2])
         self.awaited = self._samples[0][0]

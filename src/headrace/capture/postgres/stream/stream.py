@@ -12,6 +12,7 @@ Long because when to read, when to answer and when to give up depend on the same
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -207,6 +208,33 @@ _EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds
 _status = struct.Struct(">cQQQqB").pack
 
 
+@dataclass(slots=True)
+class SilencePatience:
+    """
+    How much longer than usual a silent server is waited for, over all connections of one source.
+
+    Before PostgreSQL 16, a server is silent while it decodes a large transaction of which nothing
+    is published, and a connection that is given up only makes it begin again. So after each one
+    that was, the next is given twice the time, until the server has come further.
+    """
+
+    seconds: float = 0.0
+    """How long a server may be silent; 0: as long as usual."""
+
+    end: int = 0
+    """How far the server had come at most when it was given up."""
+
+    def give_up(self, end: int, waited: float) -> None:
+        """Note that a connection was given up after so many seconds of silence."""
+        self.seconds = min(2 * waited, LONGEST_TIMEOUT_SECONDS)
+        self.end = max(self.end, end)
+
+    def moved(self, end: int) -> None:
+        """Note how far the server has come."""
+        if end > self.end:
+            self.seconds = 0.0
+
+
 class Status:
     """
     The positions of one stream; does no I/O, and gets the time as an argument.
@@ -223,10 +251,13 @@ class Status:
 
     A connection on which nothing arrives any more looks like a server with nothing to send. So a
     server that is silent is asked for a reply. It replies at once, or, while it decodes a large
-    transaction, after half of its timeout; after three quarters the connection is given up.
+    transaction, after half of its timeout; after three quarters the connection is given up, or
+    later if that has happened before (`SilencePatience`).
     """
 
-    def __init__(self, at: int, timeout: float, now: float) -> None:
+    def __init__(
+        self, at: int, timeout: float, now: float, patience: SilencePatience | None = None
+    ) -> None:
         self.end = at
         """The end of the server's log, as last received."""
 
@@ -251,6 +282,7 @@ class Status:
 
         longest = 0.75 * (timeout or TIMEOUT_SECONDS)
         self._answer = max(ANSWER_SECONDS, longest - self.ask_after)
+        self._patience = patience or SilencePatience()
         self._unanswered: float | None = None
         """When the server was first asked for a reply without having sent anything since."""
 
@@ -271,7 +303,13 @@ class Status:
 
     def lost(self, now: float) -> bool:
         """Whether the server should have replied by now."""
-        return self._unanswered is not None and now - self._unanswered >= self._answer
+        if self._unanswered is None:
+            return False
+        return now - self._unanswered >= max(self._answer, self._patience.seconds - self.ask_after)
+
+    def give_up(self, now: float) -> None:
+        """Record that the connection is given up because the server is silent."""
+        self._patience.give_up(self.end, now - self.received_at)
 
     @property
     def silent_until(self) -> float:
@@ -281,6 +319,7 @@ class Status:
     def moved(self, received: int, end: int) -> None:
         """Record a message of the server that ends at `received`, and the end of its log."""
         self.received = max(self.received, received)
+        self._patience.moved(end)
         if end > self.end:
             self.end = end
             self._asked.clear()
@@ -380,8 +419,12 @@ class ReplicationStream:
         streaming: bool = True,
         clock: Callable[[], float] = time.monotonic,
         direct: bool | None = None,
+        patience: SilencePatience | None = None,
     ) -> None:
         """Start at `at`; `direct` forces or forbids reading from the socket without libpq."""
+        self.replied_at = -math.inf
+        """When it was last received up to where the server has sent everything."""
+
         self._slot = slot
         self._publication = publication
         self._clock = clock
@@ -395,7 +438,7 @@ class ReplicationStream:
         self._owned.callback(self._waker.close)
         try:
             with self._errors_translated():
-                self._status = Status(at, _server_timeout(connection.pgconn), clock())
+                self._status = Status(at, _server_timeout(connection.pgconn), clock(), patience)
                 if direct is None:
                     direct = is_plain(connection.pgconn)
                 kind = SocketWire if direct else LibpqWire
@@ -467,6 +510,7 @@ class ReplicationStream:
                 return received
             now = self._clock()
             if self._status.lost(now):
+                self._status.give_up(now)
                 raise self._silent(now - self._status.received_at)
             if self._waker.woken() or now >= until:
                 return None
@@ -532,6 +576,8 @@ class ReplicationStream:
                 self._status.moved(end, end)
                 if buffer[at + _KEEPALIVE_SIZE - 1]:
                     self._status.asked(self._clock())
+            # Not when it arrives: what was sent before it is read before it.
+            self.replied_at = self._clock()
             starts, stops = starts[data], stops[data]
         if not len(starts):
             return None

@@ -238,7 +238,7 @@ class Transactions:
         position_at: Callable[[int], LsnPosition],
         near_xid: int,
     ) -> None:
-        """`around` is a recent transaction number of 64 bits, for widening."""
+        """`near_xid` is a recent transaction number of 64 bits, for widening."""
         self._mark = position_at(after).mark
         spill.clear()
         self._spill = spill

@@ -67,7 +67,7 @@ from headrace.capture.source import NotYet, SourceNotice, SourcePosition
 from headrace.changelog.change import Changes, Op, TableChanges
 from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
-from headrace.errors import SourceUnreachable
+from headrace.errors import Reopening
 from headrace.observe.logs import logger
 
 # --- rows in a running copy's snapshot, by their keys ---------------------------------------------
@@ -757,7 +757,7 @@ class Toast:
         if name not in self._waiting or name in self._lacking or unsent.null_count == len(unsent):
             return
         self._lacking.add(name)
-        raise SourceUnreachable("Updates lack large values that were not stored", table=name)
+        raise Reopening("Updates lack large values that were not stored", table=name)
 
     def _untouched(self, changes: TableChanges) -> bool:
         """Whether these are a few small rows, sent complete, with nothing to store or delete."""

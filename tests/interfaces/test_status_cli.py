@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.api.messages import Rates
+from headrace.api.messages import Rates, pipeline_fields
 from headrace.api.server import serve
 from headrace.cli import errors, main
 from headrace.cli.run import change_text
@@ -116,6 +117,16 @@ def test_status_is_the_table_of_the_manual(
 def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
     (status,) = lines_of(told(capsys, "status", "--json"))
     assert (status["ready"], status["service"], status["phase"]) == (True, "shop", "running")
+
+
+@pytest.mark.meets("R20")
+@pytest.mark.parametrize(("current", "shown"), [(None, None), (63.0, 63.0)])
+def test_while_a_source_is_not_measured_no_lag_is_shown_that_is_too_small(
+    here: AtWork, current: float | None, shown: float | None
+) -> None:
+    pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
+    since = replace(source, state="streaming", lag_seconds=None, current_seconds=current)
+    assert pipeline_fields(pipeline, since, ready=False, rate=None)["lag_seconds"] == shown
 
 
 @pytest.mark.meets("R12")

@@ -29,6 +29,7 @@ from headrace.cli.status import (
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.info import BatchInfo
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
 from tests.interfaces.at_work import AtWork, at_work, lines_of, told
@@ -127,6 +128,14 @@ def test_while_a_source_is_not_measured_no_lag_is_shown_that_is_too_small(
     pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
     since = replace(source, state="streaming", lag_seconds=None, current_seconds=current)
     assert pipeline_fields(pipeline, since, ready=False, rate=None)["lag_seconds"] == shown
+
+
+@pytest.mark.meets("R20")
+def test_a_target_that_does_not_finish_a_batch_is_not_called_a_missing_spark(here: AtWork) -> None:
+    pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
+    hangs = replace(pipeline, lag_seconds=0.0, applying=BatchInfo(changes=5, seconds=30.0))
+    fields = pipeline_fields(hangs, source, ready=False, rate=None)
+    assert fields["reason"] == "a batch has been applied for 30 s, and is not done"
 
 
 @pytest.mark.meets("R12")

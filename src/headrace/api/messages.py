@@ -171,6 +171,9 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
         return f"changes are not applied yet that are {pipeline.lag_seconds:.0f} s old"
+    if (batch := pipeline.applying) is not None:
+        # Tables that must be copied again, for one, wait until it is done.
+        return f"a batch has been applied for {batch.seconds:.0f} s, and is not done"
     return "Spark is not running, or does not answer"
 
 

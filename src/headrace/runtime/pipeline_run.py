@@ -292,6 +292,7 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
+            self.row_counts.close()
             self.prepared.close()
             self.new_tables.close()
 

@@ -121,12 +121,15 @@ def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.meets("R20")
-@pytest.mark.parametrize(("current", "shown"), [(None, None), (63.0, 63.0)])
+@pytest.mark.parametrize(
+    ("measured", "current", "shown"),
+    [(None, None, None), (1.0, None, None), (None, 63.0, 63.0), (0.1, 3.0, 0.1)],
+)
 def test_while_a_source_is_not_measured_no_lag_is_shown_that_is_too_small(
-    here: AtWork, current: float | None, shown: float | None
+    here: AtWork, measured: float | None, current: float | None, shown: float | None
 ) -> None:
     pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
-    since = replace(source, state="streaming", lag_seconds=None, current_seconds=current)
+    since = replace(source, state="streaming", lag_seconds=measured, current_seconds=current)
     assert pipeline_fields(pipeline, since, ready=False, rate=None)["lag_seconds"] == shown
 
 

@@ -198,9 +198,11 @@ def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
         return None
     if any(table.state in _COMING or table.state == "complete" for table in pipeline.tables):
         return None
-    # After a start or a silence nothing is measured yet, and nothing may be said to be read.
-    read = source.current_seconds if source.lag_seconds is None else source.lag_seconds
-    return None if read is None else max(pipeline.lag_seconds, read)
+    if (current := source.current_seconds) is None:
+        return None  # what was committed before a start is still being read
+    # After a silence nothing is measured yet.
+    read = current if source.lag_seconds is None else source.lag_seconds
+    return max(pipeline.lag_seconds, read)
 
 
 def _error(error: HeadraceError | None) -> dict[str, Any] | None:

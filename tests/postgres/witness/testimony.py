@@ -273,9 +273,11 @@ class Examiner:
         if name == ASIDE:
             return
         position = said["position"]
-        if position < (before := self._positions.get((pid, name), "")):
+        # What is in memory is built again by each engine.
+        whose = (0 if name == FILE else pid, name)
+        if position < (before := self._positions.get(whose, "")):
             note(f"{name} fell from {before} to {position}")
-        self._positions[pid, name] = position
+        self._positions[whose] = position
         commit = Position.parse(position).commit
         told = not any(abs(at - each) < 2 * LATEST_SECONDS for each in self._unsent)
         if told and shown < (inside := beats.within(commit)).number:

@@ -50,6 +50,12 @@ class FaultyTarget(QuickTarget):
         super().__init__(folder / "target.db")
         self._folder = folder
 
+    def row_count(self, table: str) -> int | None:
+        # On any thread, while another writes: a connection of SQLite is not made for that.
+        with closing(sqlite3.connect(self._path, timeout=5)) as database:
+            count = "select count(*) from rows where name = ?"
+            return int(database.execute(count, (table,)).fetchone()[0])
+
     def write(self, batch: Batch) -> Position:
         while (self._folder / "hang").exists():
             time.sleep(0.02)

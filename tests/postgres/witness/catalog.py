@@ -110,6 +110,11 @@ class Catalog(Sequence_):
             except psycopg.errors.UndefinedTable:
                 yield name, None
 
+    def close(self) -> None:
+        """Close all connections."""
+        for each in self._database._opened:
+            each.close()
+
     def _digests(self, name: str) -> list[int]:
         columns = [
             column
@@ -139,6 +144,7 @@ class Catalog(Sequence_):
             for each in (self._session, self._reader):
                 each.execute("select 1")
             return
+        self.close()
         self._database = Database(self._server, "postgres")
         self._session = self._database.connect()
         self._session.execute("set lock_timeout = '300ms'")

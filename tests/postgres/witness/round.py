@@ -182,6 +182,7 @@ class WatchedRound:
         finally:
             for writer in counting:
                 writer.stop()
+            self._catalog.close()
             end_all(self.line, self._folder.name)
             self.outcome.writes["look"] += self._testimony.looks
             self.outcome.writes["false green"] += len(self._testimony.false_greens)

@@ -295,7 +295,8 @@ class Examiner:
 
         if (current := said["current_seconds"]) is not None:
             missing("current_seconds", current)
-        if said["state"] != "streaming":
+        # They are about what was read, which is in the log a little later: not while it catches up.
+        if said["state"] != "streaming" or said.get("reason"):
             return
         if (lag := said["lag_seconds"]) is not None:
             missing("lag_seconds", lag + PROMISE_SECONDS + SLACK_SECONDS)

@@ -94,6 +94,11 @@ PARTS = (
     Part("simulate-2", "50,000 seeds", ("tests.simulation", "--seeds", "50000", "--jobs", "2")),
     Part("crash", "rounds of kills", ("tests.crash", "--minutes", "10")),
     Part("rounds", "rounds of kills on PostgreSQL", ("tests.postgres.rounds", "--minutes", "10")),
+    Part(
+        "witness",
+        "the status under faults, compared with the truth",
+        ("tests.postgres.witness", "--minutes", "30"),
+    ),
     Part("lake-rounds", "rounds of kills into Delta", ("tests.pipeline.lake.rounds",)),
     _tests("cluster", "a Spark cluster", "cluster", jobs=1),
     Part(

@@ -15,6 +15,7 @@ import pytest
 from headrace.engine.engine import Engine, _part
 from headrace.errors import ControlError, WrongValue
 from headrace.observe import logs
+from headrace.runtime.info import RowCounts
 from headrace.runtime.threads import StopLimits
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -238,3 +239,53 @@ def test_a_recorder_that_is_suspended_is_killed_in_time(tmp_path: Path) -> None:
         os.kill(pid, 0)
     assert "left behind" not in steps[-1]
     shop.close()
+
+
+class Counting(ScriptedTarget):
+    """A target that says whether its rows are counted when or after it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counting, self.goes = threading.Event(), threading.Event()
+        self.goes.set()
+        self.open_now, self.wrong = False, list[str]()
+
+    def row_count(self, table: str) -> int | None:
+        if not self.open_now:
+            self.wrong.append("counted after it was closed")
+        self.counting.set()
+        self.goes.wait(PATIENCE)
+        self.counting.clear()
+        return super().row_count(table)
+
+    def close(self) -> None:
+        self.open_now = False
+        if self.counting.is_set():
+            self.wrong.append("closed while it was counted")
+        super().close()
+
+
+@pytest.mark.meets("R8")
+def test_rows_of_a_target_are_not_counted_while_it_is_closed_nor_afterwards(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Counting()
+    engine = market.engine(market.pipeline(target, name="counted"))
+    engine.start()
+    assert engine.await_ready(PATIENCE)
+    target.open_now = True
+    target.goes.clear()
+    engine.pipelines()
+    assert target.counting.is_set()
+    # The count ends when the stop waits for it.
+    close = RowCounts.close
+
+    def closing(counts: RowCounts) -> None:
+        target.goes.set()
+        close(counts)
+
+    monkeypatch.setattr(RowCounts, "close", closing)
+    engine.stop()
+    target.counting.clear()
+    engine.pipelines()
+    assert target.wrong == []

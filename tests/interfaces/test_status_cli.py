@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.api.messages import Rates
+from headrace.api.messages import Rates, pipeline_fields
 from headrace.api.server import serve
 from headrace.cli import errors, main
 from headrace.cli.run import change_text
@@ -28,6 +29,7 @@ from headrace.cli.status import (
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.info import BatchInfo
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
 from tests.interfaces.at_work import AtWork, at_work, lines_of, told
@@ -116,6 +118,27 @@ def test_status_is_the_table_of_the_manual(
 def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
     (status,) = lines_of(told(capsys, "status", "--json"))
     assert (status["ready"], status["service"], status["phase"]) == (True, "shop", "running")
+
+
+@pytest.mark.meets("R20")
+@pytest.mark.parametrize(
+    ("measured", "current", "shown"),
+    [(None, None, None), (1.0, None, None), (None, 63.0, 63.0), (0.1, 3.0, 0.1)],
+)
+def test_while_a_source_is_not_measured_no_lag_is_shown_that_is_too_small(
+    here: AtWork, measured: float | None, current: float | None, shown: float | None
+) -> None:
+    pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
+    since = replace(source, state="streaming", lag_seconds=measured, current_seconds=current)
+    assert pipeline_fields(pipeline, since, ready=False, rate=None)["lag_seconds"] == shown
+
+
+@pytest.mark.meets("R20")
+def test_a_target_that_does_not_finish_a_batch_is_not_called_a_missing_spark(here: AtWork) -> None:
+    pipeline, [source] = here.engine.pipeline_info("orders"), here.engine.sources()
+    hangs = replace(pipeline, lag_seconds=0.0, applying=BatchInfo(changes=5, seconds=30.0))
+    fields = pipeline_fields(hangs, source, ready=False, rate=None)
+    assert fields["reason"] == "a batch has been applied for 30 s, and is not done"
 
 
 @pytest.mark.meets("R12")

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.rounds.outcome import Outcome
 from tests.rounds.report import Report
@@ -14,8 +14,16 @@ from tests.rounds.report import Report
 MINUTES = 10.0
 
 
-def main(report: Report, play: Callable[[int], Outcome]) -> int:
-    """Read the command line, let `play` play the round of each seed, and return the exit code."""
+def main(
+    report: Report,
+    play: Callable[[int], Outcome],
+    keep: Callable[[Sequence[Outcome]], None] | None = None,
+) -> int:
+    """
+    Read the command line, let `play` play the round of each seed, and return the exit code.
+
+    `keep` tells of the whole run, in place of the table.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {report.module}")
     parser.add_argument("--rounds", type=int, help="so many rounds at most")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="begin none after that")
@@ -29,6 +37,9 @@ def main(report: Report, play: Callable[[int], Outcome]) -> int:
             break
         outcomes.append(play(seed))
         print("\n".join(report.told(outcomes[-1])), flush=True)
-    print("\n".join(report.table(outcomes)))
-    print(report.summary(outcomes))
+    if keep is not None:
+        keep(outcomes)
+    else:
+        print("\n".join(report.table(outcomes)))
+        print(report.summary(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres.witness.report import LONG_MINUTES, RESULTS
 from tools import nightly
 from tools.nightly import LONGEST, PARTS, Entry, Part, is_current, read, run, table, write
 
@@ -28,6 +29,13 @@ def test_a_part_that_never_ran_is_shown_as_such(tmp_path: Path) -> None:
 def test_parts_have_names_of_their_own() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
     assert LONGEST == 40
+
+
+def test_the_status_is_examined_every_night_for_half_an_hour() -> None:
+    [part] = [part for part in PARTS if "tests.postgres.witness" in part.words]
+    assert float(part.words[part.words.index("--minutes") + 1]) >= LONG_MINUTES
+    assert nightly.ROOT in RESULTS.parents
+    assert RESULTS.match(nightly.WRITTEN[-1])
 
 
 @pytest.mark.process

@@ -176,6 +176,9 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
         return f"source {pipeline.source}: {source.reason}"
     if pipeline.lag_seconds:
         return f"the oldest change that is not applied yet is {pipeline.lag_seconds:.0f} s old"
+    if (batch := pipeline.applying) is not None:
+        # Tables that must be copied again, for one, wait until it is done.
+        return f"a batch has been applied for {batch.seconds:.0f} s, and is not done"
     return "it is not confirmed yet that all changes are applied"
 
 
@@ -201,7 +204,11 @@ def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
         return None
     if any(table.state in _COMING or table.state == "complete" for table in pipeline.tables):
         return None
-    return max(pipeline.lag_seconds, source.lag_seconds or 0.0)
+    if (current := source.current_seconds) is None:
+        return None  # what was committed before a start is still being read
+    # After a silence nothing is measured yet.
+    read = current if source.lag_seconds is None else source.lag_seconds
+    return max(pipeline.lag_seconds, read)
 
 
 def _error(error: HeadraceError | None) -> dict[str, Any] | None:

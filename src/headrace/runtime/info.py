@@ -92,6 +92,9 @@ def _quantiles(ordered: list[float]) -> Hop:
 COUNT_SECONDS = 0.2
 """How long a status waits for a target to count its rows."""
 
+_END_SECONDS = 2.0
+"""How long a stop waits for it."""
+
 
 class CountedRows(NamedTuple):
     """A count, and when it was asked for, by the monotonic clock."""
@@ -114,6 +117,8 @@ class RowCounts:
         self._lock = threading.Lock()
         self._last = threading.Event()
         self._last.set()
+        self._running: set[threading.Event] = set()
+        self._closed = False
         self._began = 0.0
         self._known: dict[str, CountedRows] = {}
 
@@ -122,15 +127,25 @@ class RowCounts:
         now = self._clock()
         with self._lock:
             # Not the result of a running count: it may be from before what the caller has seen.
-            if not self._last.is_set() and now - self._began > COUNT_SECONDS:
+            hangs = not self._last.is_set() and now - self._began > COUNT_SECONDS
+            if hangs or self._closed:
                 over = threading.Event()
                 over.set()
                 return over
             done = self._last = threading.Event()
+            self._running.add(done)
             self._began = now
         work = partial(self._run, tuple(tables), now, done)
         threading.Thread(target=work, name="headrace-rows", daemon=True).start()
         return done
+
+    def close(self) -> None:
+        """Count no more, and wait for a running count: the target is closed next."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for done in running:
+            done.wait(_END_SECONDS)
 
     def rows(self, table: str, since: float) -> tuple[int | None, float | None]:
         """
@@ -145,6 +160,8 @@ class RowCounts:
 
     def _run(self, tables: Sequence[str], at: float, done: threading.Event) -> None:
         for table in tables:
+            if self._closed:
+                break
             try:
                 rows = self._count(table)
             except Exception:  # noqa: BLE001 - user code may raise anything: it is not known then
@@ -153,6 +170,8 @@ class RowCounts:
                 if (known := self._known.get(table)) is None or known.at <= at:
                     self._known[table] = CountedRows(rows, at)
         done.set()
+        with self._lock:
+            self._running.discard(done)
 
 
 # --- copies, tables, pipelines, logs and sources --------------------------------------------------

@@ -361,6 +361,7 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
+            self.row_counts.close()
             try:
                 with self._stay:
                     self.new_tables.close()

@@ -200,7 +200,7 @@ def _lag_reason(current: float | None, unread: int | None) -> str:
     """Return why a source that streams is not ready."""
     if current is None:
         return "Reading what was committed before"
-    size = "" if unread is None else f", {unread:,} bytes are not read"
+    size = f", {unread:,} bytes are not read" if unread else ""
     return f"Reading is {current:.0f} s behind the source{size}"
 
 
@@ -487,12 +487,12 @@ class SourceRun:
         counts = self.log.counts()
         recorder = self.recorder
         lag, reason = self._lag, self._reason
-        passed = self._clock() - self._reported_at
         current = self._clock() - self._confirmed[-1][0] if self._confirmed else None
+        if self._clock() - self._lag_at > SILENT_SECONDS:
+            # Other reports may arrive while nothing is measured.
+            lag = LagReport(None, None, lag.captured)
         if silent := self._silent:
             reason = silent
-            if passed > SILENT_SECONDS:  # otherwise the recorder still measures it
-                lag = LagReport(None, None, lag.captured)
         elif self._state == "streaming" and not reason and self.confirmed is None:
             reason = _lag_reason(current, lag.bytes)
         return SourceInfo(

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
+import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
-import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.capture.postgres.server.ddl_watch import WATCH_SECONDS
 from headrace.embedded.postgres import PostgresServer
+from tests.postgres.catalog_sequences import TABLES as DRAWN_TABLES
 from tests.postgres.rounds.check import different, effects_wrong, keyed, log_wrong, of_file, truth
-from tests.postgres.rounds.nemesis import Nemesis
-from tests.postgres.rounds.plan import Act
 from tests.postgres.rounds.workload import KEYS, SCHEMA, resolve, writing
-from tests.postgres.witness.plan import CHANGES, HOLDS_UP, Blow, Fault, planned
+from tests.postgres.witness.catalog import Catalog
+from tests.postgres.witness.faults import Faults
+from tests.postgres.witness.plan import HOLDS_UP, UNSENT, Blow, planned
 from tests.postgres.witness.report import GREEN, RED
 from tests.postgres.witness.testimony import (
+    ASIDE,
+    FILE,
+    MEMORY,
     PROMISE_SECONDS,
     STILL,
-    Beats,
     Contents,
-    Testimony,
+    Examiner,
+    FileWriter,
+    ServerWriter,
+    digests,
 )
-from tests.rounds import processes
 from tests.rounds.killing import end_all
 from tests.rounds.line import Line
 from tests.rounds.outcome import Outcome, RoundFailed, judge
@@ -39,7 +43,7 @@ from tests.rounds.play import played
 from tests.rounds.source import connected, journal_end, rows_of
 from tests.support.mounting import small_disk
 from tests.support.patience import patience, slowness
-from tests.support.proxy import Carried, proxy_to
+from tests.support.proxy import proxy_to
 
 SETTINGS = {
     "max_prepared_transactions": "20",
@@ -66,27 +70,46 @@ MORE = ("beats", "moods", "left_hand", "right_hand")
 for _table in MORE:
     KEYS.setdefault(_table, ("id",))
 
-TABLES = tuple(KEYS)
-RED_SECONDS = (PROMISE_SECONDS + 15) * slowness()
+OTHERS = tuple(KEYS)
+TABLES = (*OTHERS, *DRAWN_TABLES)
+RED_SECONDS = (PROMISE_SECONDS + WATCH_SECONDS + 15) * slowness()
 """Within this time what holds everything up must be seen."""
 
 GREEN_SECONDS = patience(180)
-DISK = "1500m"
+RESTARTS = 3
+"""So often an engine that gave up is started again, once what it refuses is undone."""
+
+FAILED_SECONDS = 12.0 * slowness()
+"""Who has been failed for so long does not try again."""
+
+WRITERS = 2
+"""Fewer than in the other rounds: it is the status that is examined, and it is to turn green."""
+
+DISK, LOG_DISK = "700m", "900m"
 """Room for what the writers write and what is deleted only after a lease."""
 
 
 class WatchedRound:
     """A plan at work."""
 
-    def __init__(self, seed: int, server: PostgresServer, folder: Path) -> None:
+    def __init__(
+        self,
+        seed: int,
+        blows: Sequence[Blow],
+        writers: int,
+        spark: bool,
+        server: PostgresServer,
+        folder: Path,
+    ) -> None:
         self.outcome = Outcome(seed)
+        self.line: Line | None = None
         self._seed = seed
+        self._blows = blows
+        self._writers = writers
+        self._spark = spark
         self._server = server
         self._folder = folder
-        self._nemesis = Nemesis(server, folder.name)
         self._dice = Random(f"witnessed {seed}")
-        self._line: Line | None = None
-        self._changes = 0
 
     def run(self) -> None:
         with connected(self._server.dsn) as connection:
@@ -94,245 +117,242 @@ class WatchedRound:
                 connection.execute(statement.encode())
         port = int(str(conninfo_to_dict(self._server.dsn)["port"]))
         data = self._folder / "data"
-        with small_disk(data, DISK), proxy_to(port) as self._proxy:
+        with (
+            small_disk(data, DISK),
+            small_disk(data / "log", LOG_DISK),
+            proxy_to(port) as self._proxy,
+        ):
             data.chmod(0o700)  # a mount is for everybody
+            (data / "log").chmod(0o700)
             try:
                 self._play()
             except BaseException:
+                self._tell_of_catalog()
                 shutil.copytree(data, self._folder / "data-of-the-failure")
                 raise
         judge(effects_wrong(self._folder / "target.db"))
 
     def _play(self) -> None:
-        self._beats = Beats(self._server.dsn)
+        if self._spark:
+            (self._folder / "spark").touch()
+        ours = self._dice.random() < 0.5
+        if not ours:
+            (self._folder / "published").touch()
+        self._catalog = Catalog(self._server, self._seed, OTHERS, ours=ours)
         self._contents = Contents()
-        self._note_contents(time.time())
-        self._testimony = Testimony(self._folder / "status.jsonl", self._beats, self._contents)
+        self._catalog.wrote = self._note_contents
+        self._note_contents()
+        self._server_writer = ServerWriter(self._server.dsn)
+        self._file_writer = FileWriter(self._folder / "aside.db")
+        counting = (self._server_writer, self._file_writer)
+        beats = {
+            FILE: self._server_writer.beats,
+            MEMORY: self._server_writer.beats,
+            ASIDE: self._file_writer.beats,
+        }
+        self._testimony = Examiner(self._folder / "status.jsonl", beats, self._contents)
+        self._faults = Faults(
+            self,
+            self._server,
+            self._proxy,
+            self._folder,
+            self._catalog,
+            self._file_writer,
+            self._seed,
+        )
+        for writer in counting:
+            writer.start()
         try:
-            self._start()
-            with writing(self._seed, self._server.dsn) as writers:
+            self.start()
+            with writing(self._seed, self._server.dsn, self._writers) as writers:
                 self._until_green()
-                for blow in planned(self._seed):
+                for blow in self._blows:
                     self._suffer(blow)
                 self._listen(PROMISE_SECONDS)
-            for writer in writers:
-                self.outcome.writes += writer.done
-            judge([writer.failure for writer in writers if writer.failure])
+            for each in writers:
+                self.outcome.writes += each.done
+            judge([each.failure for each in writers if each.failure])
+            for writer in counting:
+                writer.stop()
             self._settle()
             judge(log_wrong(self._folder))
-            assert self._line is not None
-            self._line.stop()
-            self._line = None
+            assert self.line is not None
+            self.line.stop()
+            self.line = None
         finally:
-            self._beats.stop()
-            end_all(self._line, self._folder.name)
+            for writer in counting:
+                writer.stop()
+            self._catalog.close()
+            end_all(self.line, self._folder.name)
             self.outcome.writes["look"] += self._testimony.looks
             self.outcome.writes["false green"] += len(self._testimony.false_greens)
-        judge(self._testimony.false_greens)
+            self.outcome.writes["beat"] += self._server_writer.number + self._file_writer.number
+        # One of each kind says enough: the others are in the folder.
+        kinds = {each.partition(": ")[2][:25]: each for each in self._testimony.false_greens}
+        judge(list(kinds.values()))
 
-    def _start(self) -> None:
+    def start(self, armed: str | None = None) -> None:
         dsn = make_conninfo(self._server.dsn, port=self._proxy.port)
-        self._line = Line("tests.postgres.witness.child", self._folder, [dsn, "--tables", *TABLES])
-        self._line.expect("started")
+        arguments = [dsn, "--tables", *TABLES, *["--shared"] * bool(armed)]
+        for last in (False, True):
+            self.line = Line("tests.postgres.witness.child", self._folder, arguments, armed=armed)
+            try:
+                self.line.expect("started")
+            except RoundFailed:
+                # Where it dies at the armed point, or refuses what the catalog has now.
+                if self.line.struck:
+                    return
+                if last or not self._catalog.wounded:
+                    raise
+                self._catalog.heal()
+            else:
+                return
 
     # --- listening --------------------------------------------------------------------------
 
-    def _listen(self, seconds: float, until: Callable[[bool], bool] = lambda green: False) -> bool:
+    def _listen(
+        self, seconds: float, until: Callable[[dict[str, Any]], bool] = lambda said: False
+    ) -> bool:
         """Hear what is said for so long, or until it is as wanted; return whether it was."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             said = self._testimony.hear()
-            if said is not None and until(all(said["ready"].values())):
+            if said is not None and until(said):
                 return True
             time.sleep(0.05)
         return False
 
     def _until_green(self) -> None:
-        if not self._listen(GREEN_SECONDS, lambda green: green):
-            raise RoundFailed(f"not ready within {GREEN_SECONDS:.0f} s: {self._testimony.hear()}")
+        """Listen until all is ready; what the engine gave up on is undone first."""
+        end = time.monotonic() + GREEN_SECONDS
+        if self._catalog.wounded:
+            self._catalog.heal()
+        for _ in range(RESTARTS):
+            since = time.monotonic()
 
-    # --- faults -----------------------------------------------------------------------------
+            def settled(said: dict[str, Any]) -> bool:
+                nonlocal since
+                if not _failed(said):
+                    since = time.monotonic()
+                return _green(said) or time.monotonic() - since > FAILED_SECONDS
+
+            if not self._listen(end - time.monotonic(), settled):
+                break
+            if time.monotonic() - since <= FAILED_SECONDS:
+                return
+            self._restart()
+        raise RoundFailed(f"not ready within {GREEN_SECONDS:.0f} s: {self._testimony.last}")
+
+    def _restart(self) -> None:
+        """Start again what gave up, and keep why."""
+        self.outcome.writes["started again"] += 1
+        with (self._folder / "gave-up.txt").open("a") as told:
+            told.write(f"{json.dumps(self._testimony.last)}\n")
+        assert self.line is not None
+        self.line.stop()
+        self.start()
 
     def _suffer(self, blow: Blow) -> None:
         self._listen(blow.after)
         began = time.monotonic()
-        with self._at_work(blow.fault) as hit:
-            red = False
-            if hit:
-                red = self._listen(blow.lasts, lambda green: not green)
-                if blow.fault in HOLDS_UP and not red:
-                    red = self._listen(RED_SECONDS, lambda green: not green)
-                    if not red:
-                        raise RoundFailed(f"{blow.fault}: ready all the time")
-            if red:
-                RED[blow.fault].append(time.monotonic() - began)
-        self.outcome.count(blow.fault, hit=hit)
+        if blow.kind in UNSENT:
+            self._testimony.unsent(time.time())
+        with self._faults.at_work(blow.kind) as found:
+            red = bool(found) and self._listen(blow.lasts, _red)
+            if found and blow.kind in HOLDS_UP and not red:
+                red = self._listen(RED_SECONDS, _red)
+                if not red:
+                    raise RoundFailed(f"{found}: ready all the time")
+            seen = time.monotonic() - began
         ended = time.monotonic()
+        if not red and self._listen(1.0, _red):
+            red, seen = True, time.monotonic() - began
         self._until_green()
-        if hit:
-            GREEN[blow.fault].append(time.monotonic() - ended)
-        if blow.fault in CHANGES:
-            # What is promised is promised for this long after the change, and not before.
-            self._listen(PROMISE_SECONDS + WATCH_SECONDS + 1)
+        self._listen(0.5)
+        for name in found or [blow.kind]:
+            self.outcome.count(name, hit=bool(found))
+            if found and red:
+                RED[name].append(seen)
+                GREEN[name].append(time.monotonic() - ended)
 
-    @contextmanager
-    def _at_work(self, fault: Fault) -> Iterator[bool]:
-        """A fault for as long as the block runs; whether it hit anybody."""
-        match fault:
-            case Fault.TO_US | Fault.TO_SERVER | Fault.STREAM | Fault.QUERIES | Fault.ALL:
-                yield self._silence(fault)
-            case Fault.SENDER_SUSPENDED:
-                with self._suspended(self._sender()) as hit:
-                    yield hit
-            case Fault.RECORDER_SUSPENDED:
-                found = processes.recorders(self._folder.name)
-                with self._suspended(found[0] if found else None) as hit:
-                    yield hit
-            case Fault.RECORDER_KILLED:
-                yield self._nemesis.act(Act.RECORDER)
-            case Fault.SERVER_KILLED:
-                yield self._nemesis.act(Act.SERVER_KILLED)
-            case Fault.SERVER_STOPPED:
-                yield self._nemesis.act(Act.SERVER_STOPPED)
-            case Fault.ENGINE_KILLED:
-                assert self._line is not None
-                self._line.kill()
-                self._start()
-                yield True
-            case Fault.DISK_FULL:
-                with self._full_disk():
-                    yield True
-            case _:
-                yield self._changed(fault)
+    # --- the truth --------------------------------------------------------------------------
 
-    def _silence(self, fault: Fault) -> bool:
-        def every(each: Carried) -> bool:
-            return True
-
-        def queries(each: Carried) -> bool:
-            return not each.replicates
-
-        ways = {
-            Fault.TO_US: ("to_client",),
-            Fault.TO_SERVER: ("to_server",),
-        }.get(fault, ("to_client", "to_server"))
-        who = {Fault.ALL: every, Fault.QUERIES: queries}.get(fault)
-        lost = self._proxy.lose(*ways) if who is None else self._proxy.lose(*ways, of=who)
-        return lost > 0
-
-    def _sender(self) -> int | None:
-        with connected(self._server.dsn) as connection:
-            row = connection.execute(
-                "select active_pid from pg_replication_slots where active_pid is not null"
-            ).fetchone()
-        return None if row is None else int(row[0])
-
-    @contextmanager
-    def _suspended(self, pid: int | None) -> Iterator[bool]:
-        if pid is None:
-            yield False
-            return
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield True
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-    @contextmanager
-    def _full_disk(self) -> Iterator[None]:
-        filler = self._folder / "data" / "filler"
-        with suppress(OSError), filler.open("wb") as file:
-            while True:
-                file.write(b"x" * (1 << 16))
-                file.flush()
-        try:
-            yield
-        finally:
-            filler.unlink()
-
-    def _note_contents(self, began: float) -> None:
-        with connected(self._server.dsn) as connection:
-            for table in STILL:
-                self._contents.changed(table, began, rows_of(connection, table))
-
-    def _changed(self, fault: Fault) -> bool:
-        """Change the catalog, and put it back where that is part of the fault."""
-        self._changes += 1
+    def _note_contents(self) -> None:
+        """Note what the tables have that only faults change; a server may be coming back."""
         began = time.time()
+        still = [name for name in STILL if name not in DRAWN_TABLES]
         with connected(self._server.dsn) as connection:
-            if fault == Fault.SLOT_DROPPED:
-                return self._nemesis.act(Act.SLOT_DROPPED)
-            for statement in self._statements(fault, connection):
-                # A writer may hold a table for a moment.
-                for _ in range(50):
-                    try:
-                        connection.execute(statement.encode())
-                        break
-                    except psycopg.errors.LockNotAvailable:
-                        time.sleep(0.05)
-        self._note_contents(began)
-        return True
+            for table in still:
+                self._contents.changed(table, began, digests(rows_of(connection, table)))
+        for table, found in self._catalog.contents():
+            self._contents.changed(table, began, found)
 
-    def _statements(self, fault: Fault, connection: psycopg.Connection[object]) -> list[str]:
-        number = self._changes
-        row = connection.execute("select pubname from pg_publication").fetchone()
-        name = "" if row is None else f'"{row[0]}"'  # type: ignore[index]
-        everything = "insert, update, delete, truncate"
-        return {
-            Fault.TABLE_LEFT_OUT: [
-                f"alter publication {name} drop table moods",
-                "update moods set mood = 'bad' where id <= 10",
-                f"alter publication {name} add table moods",
-            ],
-            Fault.INSERTS_ONLY: [
-                f"alter publication {name} set (publish = 'insert')",
-                "update moods set mood = 'good' where id > 40",
-                f"alter publication {name} set (publish = '{everything}')",
-            ],
-            Fault.TABLES_SWAPPED: [
-                "begin; alter table left_hand rename to aside; alter table right_hand rename to"
-                " left_hand; alter table aside rename to right_hand; commit",
-                f"update left_hand set v = 'changed {number}' where id <= 5",
-            ],
-            Fault.LABEL_RENAMED: [
-                "do $$ begin if exists (select from pg_enum where enumlabel = 'good') then alter"
-                " type mood rename value 'good' to 'fine'; alter type mood rename value 'fine' to"
-                f" 'good'; end if; end $$; alter type mood add value 'm{number}';",
-                f"update moods set mood = 'm{number}' where id between 20 and 30",
-                f"alter type mood rename value 'm{number}' to 'n{number}'",
-            ],
-            Fault.COLUMN_ADDED: [
-                f"alter table left_hand add column c{number} int default {number}",
-                "update left_hand set v = v || '.' where id = 1",
-            ],
-            Fault.PARTITION_GONE: ["truncate events_1"],
-        }[fault]
-
-    # --- the check --------------------------------------------------------------------------
+    def _tell_of_catalog(self) -> None:
+        """Keep what was done to the catalog, and when the tables had what."""
+        versions = [
+            f"{each.began:.2f} to {each.ended:.2f} {table} {sorted(each.rows or ())}"
+            for table, versions in self._contents.versions.items()
+            for each in versions
+        ]
+        told = [*self._catalog.said, *versions, *self._testimony.false_greens]
+        (self._folder / "catalog.txt").write_text("\n".join(told) + "\n")
 
     def _settle(self) -> None:
         """Let everything come to rest, and compare."""
-        assert self._line is not None
-        self._beats.stop()
+        assert self.line is not None
         with connected(self._server.dsn) as connection:
             resolve(connection, self._dice)
             with connection.transaction():
                 for table in MORE:
                     connection.execute(f"update {table} set id = id".encode())
                 lsn = journal_end(connection)
-            self._line.ask(f"settle {lsn}", "settled")
-            in_memory = json.loads(self._line.ask("rows", "rows"))
+            self.line.ask(f"settle {lsn}", "settled")
+            in_memory = json.loads(self.line.ask("rows", "rows"))
             found = []
-            for table in TABLES:
+            for table in OTHERS:
                 wanted = truth(connection, table)
                 there = of_file(self._folder / "target.db", table)
                 found.append(different(table, "file", wanted, there))
                 found.append(different(table, "memory", wanted, keyed(table, in_memory[table])))
+        in_file = _bodies(self._folder / "target.db")
+        for table, right in self._catalog.contents():
+            for target, rows in (("file", in_file), ("memory", in_memory)):
+                if right is None or sorted(digests(rows.get(table, ()))) != sorted(right):
+                    found.append(f"{table} in {target} differs")
         self._testimony.hear()
         judge([what for what in found if what])
 
 
-def play(seed: int) -> Outcome:
+def _bodies(path: Path) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    with closing(sqlite3.connect(path)) as database:
+        for name, body in database.execute("select name, body from rows"):
+            found.setdefault(name, []).append(json.loads(body))
+    return found
+
+
+def _green(said: dict[str, Any]) -> bool:
+    return len(said["pipelines"]) == 3 and all(
+        each["ready"] and each["own_state"] == "live" for each in said["pipelines"].values()
+    )
+
+
+def _red(said: dict[str, Any]) -> bool:
+    return not all(each["ready"] for each in said["pipelines"].values())
+
+
+def _failed(said: dict[str, Any]) -> bool:
+    states = [each["state"] for each in (*said["pipelines"].values(), *said["sources"].values())]
+    return "failed" in states
+
+
+def play(
+    seed: int,
+    blows: Sequence[Blow] | None = None,
+    *,
+    writers: int = WRITERS,
+    spark: bool = False,
+) -> Outcome:
     """Play one round and return what came of it."""
-    return played("headrace-witness", SETTINGS, partial(WatchedRound, seed))
+    given = planned(seed, spark=spark) if blows is None else blows
+    return played("headrace-witness", SETTINGS, partial(WatchedRound, seed, given, writers, spark))

@@ -667,6 +667,33 @@ def followed(shop: FollowedOrders, engine: Engine) -> bool:
     return {(row["id"], row["note"], row["n"]) for row in shop.orders.all()} == truth
 
 
+@pytest.mark.meets("R21")
+def test_an_update_of_a_row_that_was_never_sent_has_its_table_copied_again_before_a_look(
+    database: Database, tmp_path: Path
+) -> None:
+    # Looks come every 10 s, and until then the store seems to have every large value.
+    shop = FollowedOrders(database, tmp_path / "data")
+    run = database.execute
+    run("alter table orders add n int not null default 0")
+    run(f"create publication {OURS} for table orders")
+    run(f"alter publication {OURS} set (publish_via_partition_root = true)")
+    engine = shop.engine(publication=OURS, create_publication=False)
+    engine.start()
+    try:
+        assert engine.await_ready(PATIENCE)
+        wait_until(partial(followed, shop, engine), PATIENCE)
+        run(f"alter publication {OURS} set (publish = 'update')")
+        large = "(select string_agg(md5(k::text), '') from generate_series(1, 150) k)"
+        run(f"insert into orders (id, note) values (100, {large})")
+        run(f"alter publication {OURS} set (publish = 'insert, update, delete, truncate')")
+        run("update orders set n = n + 1")
+        wait_until(partial(followed, shop, engine), PATIENCE)
+        told = [each.problem.message for each in engine.source_info("shop").notices]
+        assert any("large values that the server did not send are not known" in x for x in told)
+    finally:
+        engine.stop()
+
+
 @WHEN
 @pytest.mark.meets("R21")
 def test_large_values_are_there_whatever_becomes_of_the_replica_identity(

@@ -247,6 +247,9 @@ class RowCompletion:
         self._known: dict[bytes, RowVersion | None] = {}
         """Versions found in the store since the last cut."""
 
+        self.missed = False
+        """Whether a row was updated that no earlier change and no copy has brought."""
+
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a batch, completed as far as possible, in one piece or several."""
         exact_texts = exact_texts_of(batch.column("_exact"))
@@ -331,6 +334,10 @@ class RowCompletion:
         """Return all values of a row, as far as they are known, and record the missing ones."""
         values = list(images.values[row])
         found, irrelevant = self._found(images, row)
+        filled = self._window is None or self._window.done
+        if found is None and filled and not irrelevant and images.ops[row] == Op.UPDATE:
+            # A row that a filter of the publication let pass only now comes as an insert.
+            self.missed = True
         for index, number in enumerate(self._fields):
             if number not in lacking:
                 continue
@@ -558,7 +565,8 @@ class Toast:
         for name in self._served:
             if first is not None:
                 self.fill(name, first)
-            elif resumed and name not in store.states:
+            elif resumed and (name not in store.states or name in self._lacking):
+                store.forget(name)
                 self._rebaseline_required.append(name)
                 self._waiting.add(name)
         store.commit(at.lsn)
@@ -736,6 +744,8 @@ class Toast:
             completing = RowCompletion(store, one.shape, window, each.schema, most, PART_BYTES)
             for batch in each.rows.to_batches():
                 for rows in completing.rows(batch):
+                    if completing.missed and state == "full":
+                        raise self._lacks(each.schema.table)
                     if size >= PART_BYTES:
                         # Like a commit too large for memory: what follows belongs to it (R9).
                         yield Changes(made, self._at, ends=False)
@@ -756,8 +766,12 @@ class Toast:
         name, unsent = changes.schema.table, changes.rows.column("_unsent")
         if name not in self._waiting or name in self._lacking or unsent.null_count == len(unsent):
             return
-        self._lacking.add(name)
-        raise Reopening("Updates lack large values that were not stored", table=name)
+        raise self._lacks(name)
+
+    def _lacks(self, table: TableName) -> Reopening:
+        """Return the error after which the log records first that changes are missing."""
+        self._lacking.add(table)
+        return Reopening("Updates lack large values that were not stored", table=table)
 
     def _untouched(self, changes: TableChanges) -> bool:
         """Whether these are a few small rows, sent complete, with nothing to store or delete."""

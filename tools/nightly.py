@@ -31,7 +31,7 @@ JUDGED = (
 )
 """What a change of which makes a part's result old."""
 
-WRITTEN = ("bench/results.json", "*/RESULTS.md")
+WRITTEN = ("bench/results.json", "*/RESULTS.md", "tests/simulation/passed.json")
 """What the parts themselves write."""
 
 LONGEST = 40
@@ -90,8 +90,14 @@ PARTS = (
         counted=True,
         environ=(("TESTS_ZONE", "America/St_Johns"),),
     ),
-    Part("simulate-1", "25,000 seeds", ("tests.simulation", "--seeds", "25000", "--jobs", "2")),
-    Part("simulate-2", "50,000 seeds", ("tests.simulation", "--seeds", "50000", "--jobs", "2")),
+    *(
+        Part(
+            f"simulate-{number}",
+            f"seeds {first:,} to {first + 24_999:,}",
+            ("tests.simulation", "--from", str(first), "--seeds", "25000", "--jobs", "2"),
+        )
+        for number, first in enumerate(range(0, 200_000, 25_000), 1)
+    ),
     Part("crash", "rounds of kills", ("tests.crash", "--minutes", "10")),
     Part("rounds", "rounds of kills on PostgreSQL", ("tests.postgres.rounds", "--minutes", "10")),
     Part(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_RAN_THROUGH = (0, 1)
-"""How pytest ends where it ran all it was asked for: nothing failed, something did."""
+TIER = "ci"
+"""Decides how many examples are drawn; the marks decide which tests are run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,36 @@ class Run:
 
 
 def tested(
-    version: int | str, python: str, arguments: Sequence[str], environ: Mapping[str, str]
+    version: int | str,
+    python: str,
+    marked: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
 ) -> Run:
-    """Run pytest with this Python from the project's folder, and count."""
+    """Run the tests with these marks with this Python, several at a time, and count."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+        report = Path(folder) / "counts.json"
+        words = ["--marked", marked, "--report", str(report), *arguments]
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", f"--junit-xml={report}", *arguments],
+            [python, "-m", "tools.run_tests", TIER, *words],
             cwd=ROOT,
             env=dict(environ),
             check=False,
         )
         seconds = time.monotonic() - began
-        run = (
-            counted(version, report, seconds) if report.exists() else Run(version, seconds=seconds)
-        )
-    if done.returncode == 0 or (done.returncode in _RAN_THROUGH and run.failed):
-        return run
-    # Interrupted, or nothing was found to run: what did run proves little.
-    return replace(run, problem=f"pytest ended with {done.returncode}")
+        if not report.exists():
+            return Run(version, seconds=seconds, problem=f"the tests ended with {done.returncode}")
+        run = counted(version, report, seconds)
+    if done.returncode and not run.failed:
+        return replace(run, problem=f"the tests ended with {done.returncode}")
+    return run
 
 
 def counted(version: int | str, report: Path, seconds: float) -> Run:
-    """Read pytest's report."""
-    suites = ElementTree.parse(report).getroot().iter("testsuite")
-    sums = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for suite in suites:
-        for name in sums:
-            sums[name] += int(suite.get(name, "0"))
-    failed = sums["failures"] + sums["errors"]
-    passed = max(0, sums["tests"] - failed - sums["skipped"])
-    return Run(version, passed, failed, sums["skipped"], seconds)
+    """Read the counts of a run; what was wrong with the run as such counts as failed."""
+    counts = json.loads(report.read_text())
+    return Run(version, counts["passed"], counts["failed"], counts["skipped"], seconds)
 
 
 def closing_table(of: str, runs: Sequence[Run]) -> str:

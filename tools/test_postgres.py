@@ -44,9 +44,8 @@ def run(version: int, arguments: Sequence[str]) -> Run:
     except HeadraceError as error:
         print(f"{error.message}\n{error.remedy}", flush=True)
         return Run(version, problem="no server")
-    environ = {**os.environ, "HEADRACE_PG_VERSION": str(version), "TESTS_TIER": "ci"}
-    # A mark among the arguments comes later, and is the one pytest takes.
-    return tested(version, sys.executable, ["-m", MARKED, *arguments], environ)
+    environ = {**os.environ, "HEADRACE_PG_VERSION": str(version)}
+    return tested(version, sys.executable, MARKED, arguments, environ)
 
 
 def table(runs: Sequence[Run]) -> str:

@@ -27,7 +27,7 @@ EXTRAS = "connect,pipelines"
 CACHE = ROOT / ".cache"
 MARKED = "spark and not cluster and not s3"
 
-_LENIENT = {"4.1.4": ("-W", "ignore:unclosed <socket.socket:ResourceWarning")}
+_LENIENT = {"4.1.4": ("-Wignore:unclosed <socket.socket:ResourceWarning",)}
 """What pytest is told besides: PySpark 4.1 leaves closing its sockets to the garbage collector."""
 
 _OF_SPARK = {"pyspark", "py4j"}
@@ -64,9 +64,8 @@ def run(release: str, arguments: Sequence[str]) -> Run:
     except NotMade as problem:
         print(problem, flush=True)
         return Run(release, problem="no environment")
-    # A mark among the arguments comes later, and is the one pytest takes.
-    words = ["-m", MARKED, *_LENIENT.get(release, ()), *arguments]
-    return tested(release, str(python), words, clean(os.environ, python))
+    words = [*arguments, *_LENIENT.get(release, ())]
+    return tested(release, str(python), MARKED, words, clean(os.environ, python))
 
 
 def environment(release: str, cache: Path = CACHE) -> Path:

@@ -9,14 +9,12 @@ import pytest
 from tools import test_postgres as majors
 from tools.runs import Run, counted
 
-REPORT = """<?xml version="1.0"?><testsuites>
-<testsuite name="pytest" tests="7" failures="1" errors="1" skipped="2"></testsuite>
-</testsuites>"""
+REPORT = '{"passed": 3, "failed": 2, "skipped": 2, "seconds": 1}'
 
 
 def test_a_report_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "report.xml").write_text(REPORT)
-    run = counted(14, tmp_path / "report.xml", 1.5)
+    (tmp_path / "counts.json").write_text(REPORT)
+    run = counted(14, tmp_path / "counts.json", 1.5)
     assert (run.passed, run.failed, run.skipped, run.good) == (3, 2, 2, False)
 
 

@@ -1,7 +1,8 @@
 """
 Which seeds have passed, and for which code: a long run that was interrupted goes on.
 
-Kept in `.cache/simulation.json`, for the states of the code that were played last.
+Kept in `tests/simulation/passed.json`, for the states of the code that were played last. Commit it
+with the work that it belongs to: 200,000 seeds take longer than most people wait at once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PLACE = ROOT / ".cache" / "simulation.json"
-KEPT = 5
+PLACE = ROOT / "tests" / "simulation" / "passed.json"
+KEPT = 2
 """States of the code that are remembered."""
 
 FIRST = "tests.simulation.__main__"
@@ -97,7 +98,8 @@ class Ledger:
         newest = list(states.items())[-(KEPT - 1) :]
         self._place.parent.mkdir(parents=True, exist_ok=True)
         part = self._place.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(dict([*newest, (self._state, ranges(self._passed))])))
+        states = dict([*newest, (self._state, ranges(self._passed))])
+        part.write_text(json.dumps(states) + "\n")
         part.replace(self._place)
 
     def _read(self) -> dict[str, list[list[int]]]:

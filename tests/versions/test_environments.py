@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,16 +67,26 @@ def test_the_lock_holds_the_release_of_its_minor() -> None:
 
 
 @pytest.mark.process
-def test_a_run_that_was_not_finished_is_no_success(tmp_path: Path) -> None:
-    """Pytest writes its report also when it is interrupted, with what had passed by then."""
-    (tmp_path / "pytest.py").write_text(
-        "import sys\n"
-        "[report] = [w.partition('=')[2] for w in sys.argv if w.startswith('--junit-xml')]\n"
-        "open(report, 'w').write('<a><testsuite tests=\"2\"/></a>')\n"
-        "sys.exit(int(sys.argv[-1]))\n"
+@pytest.mark.parametrize(
+    ("counts", "code", "good", "problem"),
+    [
+        ('{"passed": 2, "failed": 0, "skipped": 0}', 0, True, ""),
+        ('{"passed": 2, "failed": 1, "skipped": 0}', 1, False, ""),
+        ('{"passed": 2, "failed": 0, "skipped": 0}', 2, False, "the tests ended with 2"),
+        ("", 0, False, "the tests ended with 0"),
+    ],
+)
+def test_only_a_run_that_came_to_its_end_is_a_success(
+    counts: str, code: int, good: bool, problem: str, tmp_path: Path
+) -> None:
+    """Whatever is written must agree with how the run ended."""
+    runner = tmp_path / "runner"
+    runner.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != --report ]; do shift; done\n'
+        f"[ -z '{counts}' ] || echo '{counts}' > \"$2\"\n"
+        f"exit {code}\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ends = {code: runs.tested("4.3.0", sys.executable, [str(code)], environ) for code in (0, 2)}
-    assert [run.passed for run in ends.values()] == [2, 2]
-    assert {code: run.good for code, run in ends.items()} == {0: True, 2: False}
-    assert ends[2].problem == "pytest ended with 2"
+    runner.chmod(0o755)
+    run = runs.tested("4.3.0", str(runner), "spark", [], os.environ)
+    assert (run.good, run.problem) == (good, problem)

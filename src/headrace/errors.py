@@ -28,6 +28,9 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - SlotBusy                 another client reads from the slot: the recorder tries again
     - SlotTimeout              older transactions did not end in time
     - StillRunning, RunTwice   a capture runs once, and cannot be changed while it runs
+    - LeaseTaken, LeaseLost    another process runs a capture with this reader and table
+    - CaptureExpired           the capture log no longer has the changes that a reader needs
+    - RecordsRefused           raised by a handler that cannot take some records
     - SchemaChanged            a table has other columns than those recorded
     - BadMessage               bytes that are not a valid message
     - HistoryLost              changes may be missing: all tables are copied again; a notice
@@ -109,6 +112,7 @@ __all__ = [
     "BadValue",
     "CannotPack",
     "CaptureError",
+    "CaptureExpired",
     "ChangeLogError",
     "ChangesMissing",
     "ColumnsChanged",
@@ -131,6 +135,8 @@ __all__ = [
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
+    "LeaseLost",
+    "LeaseTaken",
     "Locked",
     "LostLog",
     "MissingKey",
@@ -154,6 +160,7 @@ __all__ = [
     "PublicationRefused",
     "ReaderTaken",
     "RecorderFailed",
+    "RecordsRefused",
     "Reopening",
     "RowFailed",
     "RunTwice",
@@ -482,6 +489,60 @@ class RunTwice(CaptureError):
 
     code = "capture.run_twice"
     remedy = "Create another instance. It continues where the last one stopped."
+
+
+class LeaseTaken(CaptureError):
+    """Another process reads these tables under the same reader name."""
+
+    code = "capture.lease_taken"
+    exit_code = 3
+    remedy = (
+        "Stop the other process, use another reader name, or wait for it: standby=True, or"
+        " headrace sqlite cdc --standby."
+    )
+
+
+class LeaseLost(CaptureError):
+    """Another process has taken over this reader, so this one stores no positions any more."""
+
+    code = "capture.lease_lost"
+    exit_code = 3
+    remedy = (
+        "No action is needed if the other process continues. Each reader name may be used by one"
+        " process at a time for the same table."
+    )
+
+
+class CaptureExpired(CaptureError):
+    """
+    The capture log no longer has the changes after a position: they were more, or older, than may
+    be kept for a reader.
+    """
+
+    code = "capture.expired"
+    exit_code = 3
+    remedy = (
+        "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and continues"
+        " from there. To keep more, call setup with a larger retention."
+    )
+
+
+class RecordsRefused(CaptureError):
+    """
+    Raised by a handler of the SQLite library that took all records of a batch but some.
+
+    `records` are their indexes in the batch: `RecordsRefused("no such customer", records=[3])`.
+    With dead letters these are stored, and the run continues; without, the run ends.
+    """
+
+    code = "capture.records_refused"
+    detail: str = ""
+    """The reason as the receiver gave it; it may contain values, so it is in no message."""
+
+    remedy = (
+        "Set dead_letters=, or --dead-letters FILE, to store such records and continue; or correct"
+        " what the message says, and start again."
+    )
 
 
 class SchemaChanged(CaptureError):

@@ -22,6 +22,7 @@ class Heard:
         self.records: list[Record] = []
         self._changed = threading.Condition()
         self._given_up = False
+        self.error: BaseException | None = None
 
     def __call__(self, batch: Batch) -> None:
         with self._changed:
@@ -35,14 +36,15 @@ class Heard:
             reached = self._changed.wait_for(
                 lambda: self._given_up or done(self.records), timeout=SECONDS
             )
-            assert reached and not self._given_up, f"{len(self.records)} records"
+            assert reached and not self._given_up, f"{len(self.records)} records, {self.error}"
             return self.records
 
     def count(self, number: int) -> list[Record]:
         return self.until(lambda records: len(records) >= number)
 
-    def give_up(self) -> None:
+    def give_up(self, error: BaseException) -> None:
         with self._changed:
+            self.error = error
             self._given_up = True
             self._changed.notify_all()
 
@@ -50,20 +52,22 @@ class Heard:
 class Running:
     """A run on a thread of its own, and what it raised."""
 
-    def __init__(self, capture: Capture, method: str, heard: Heard | None = None) -> None:
+    def __init__(
+        self, capture: Capture, method: str, heard: Heard | None = None, **how: bool
+    ) -> None:
         self.capture = capture
         self.error: BaseException | None = None
         self._heard = heard
-        self._thread = threading.Thread(target=self._run, args=(method,))
+        self._thread = threading.Thread(target=self._run, args=(method, how))
         self._thread.start()
 
-    def _run(self, method: str) -> None:
+    def _run(self, method: str, how: dict[str, bool]) -> None:
         try:
-            getattr(self.capture, method)()
+            getattr(self.capture, method)(**how)
         except BaseException as error:  # noqa: BLE001 - kept for the test
             self.error = error
             if self._heard is not None:
-                self._heard.give_up()
+                self._heard.give_up(error)
 
     def join(self) -> None:
         self._thread.join(SECONDS)
@@ -76,7 +80,8 @@ def running(
 ) -> Iterator[Heard]:
     """Run a capture until the block is left; whatever it raised is raised there."""
     heard = Heard()
-    run = Running(Capture(path, tables, heard, **options), method, heard)
+    how = {"resume": options.pop("resume")} if "resume" in options else {}
+    run = Running(Capture(path, tables, heard, **options), method, heard, **how)
     try:
         yield heard
     finally:

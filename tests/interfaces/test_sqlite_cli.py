@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from headrace.capture.sqlite import Capture
+from headrace.capture.sqlite.library import capture as library
 from headrace.cli import main
 from headrace.cli import sqlite as verb
 from headrace.cli.signals import EndOnRequest
@@ -312,7 +313,7 @@ def test_output_that_cannot_be_written_is_an_error(path: Path, app: sqlite3.Conn
 def test_the_defaults_are_the_librarys() -> None:
     parameters = inspect.signature(Capture).parameters
     assert parameters["log_table"].default == verb._LOG
-    assert parameters["reader"].default == verb._READER
+    assert library.READER == verb._READER
     assert parameters["batch_size"].default == verb._BATCH_SIZE
 
 
@@ -350,3 +351,125 @@ def test_a_bootstrap_that_is_ended_does_not_pass_for_a_whole_one(
     process.stdout.close()
     assert process.wait(patience()) == 130
     assert len(lines) < 50_000
+
+
+# -- readers, limits, and what a URL refuses -----------------------------------------------
+
+
+def test_limits_are_set_listed_and_applied(path: Path, app: sqlite3.Connection) -> None:
+    assert done("readers", "--db", path) == "No readers.\n"
+    assert done("prune", "--db", path, "--log-table", "other") == "Removed 0 rows.\n"
+    keep = ("--keep", "1kB", "--keep-for", "1h", "--history", "1m")
+    done("setup", "--db", path, "--table", "orders", *keep)
+    app.executemany(
+        "insert into orders values (?, ?, null)", [(at, "x" * 99) for at in range(9, 40)]
+    )
+    (reader,) = map(json.loads, done("readers", "--db", path, "--json").splitlines())
+    assert reader["reader"] == "default"
+    assert (reader["unread"], reader["limit_bytes"], reader["expired"]) == (31, 1000, False)
+    assert json.loads(done("prune", "--db", path, "--json"))["removed"] >= 0
+    assert "expired" in done("readers", "--db", path, "--log-table", "__headrace_log")
+    ended = sqlite("cdc", "--db", path)
+    assert ended.returncode == 3
+    assert "capture.expired" in ended.stderr
+    for wrong in (("--keep", "much"), ("--keep-for", "long"), ("--history", "x")):
+        assert sqlite("setup", "--db", path, *wrong).returncode == 2
+
+
+def test_what_contradicts_itself_is_refused(path: Path, app: sqlite3.Connection) -> None:
+    for wrong in (
+        ("--resume",),
+        ("--bootstrap", "--from-position", "earliest"),
+        ("--from-time", "yesterday"),
+        ("--from-time", "2026-11-19T12:00:00"),
+        ("--from-position", "earliest", "--from-time", "2026-11-19T12:00:00Z"),
+    ):
+        assert sqlite("cdc", "--db", path, *wrong).returncode == 2
+
+
+@pytest.mark.process
+def test_a_stream_resumes_goes_back_and_leaves_nothing(
+    path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
+) -> None:
+    done("setup", "--db", path, "--table", "orders", "--history", "1h")
+    envelope = ("--db", path, "--output", "json", "--envelope", "headrace")
+    resume = (*envelope, "--bootstrap", "--resume", "--standby", "--on-expired", "copy")
+    stream = streams(*resume)
+    begin, row, end = (json.loads(stream.line()) for _ in range(3))
+    assert [each["operation"] for each in (begin, row, end)] == [
+        *("BOOTSTRAP", "INSERT", "BOOTSTRAP_END")
+    ]
+    assert sqlite("cdc", "--db", path).returncode == 3
+    assert stream.end()[0] == 0
+    app.execute("delete from orders")
+    stream = streams(*resume)
+    delete = json.loads(stream.line())
+    assert (delete["operation"], delete["key"]) == ("DELETE", {"id": 1})
+    assert stream.end()[0] == 0
+    stream = streams("--db", path, "--from-position", end["position"], "--output", "json")
+    assert json.loads(stream.line())["operation"] == "DELETE"
+    assert stream.end()[0] == 0
+    told = sqlite("cdc", "--db", path, "--from-time", "2020-01-01T00:00:00Z")
+    assert told.returncode == 3
+    done("teardown", "--db", path)
+    stream = streams("--db", path, "--ephemeral", "--bootstrap")
+    assert stream.line().endswith("orders BOOTSTRAP")
+    assert stream.end()[0] == 0
+    names = app.execute("select name from sqlite_master where name glob '__*'").fetchall()
+    assert names == []
+
+
+@pytest.mark.process
+def test_what_a_url_refuses_is_stored_and_sent_again(
+    path: Path, app: sqlite3.Connection, tmp_path: Path
+) -> None:
+    bodies: list[Any] = []
+    accepts = threading.Event()
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(body["changes"])
+            wrong = [
+                at for at, each in enumerate(body["changes"]) if (each["after"] or {}).get("v") == 7
+            ]
+            answer = json.dumps({"refused": wrong, "reason": "seven"}).encode()
+            refuses = wrong and not accepts.is_set()
+            self.send_response(422 if refuses else 200)
+            self.send_header("Content-Length", str(len(answer) if refuses else 0))
+            self.end_headers()
+            if refuses:
+                self.wfile.write(answer)
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    app.execute("insert into orders values (2, 7, x'01')")
+    server = HTTPServer(("127.0.0.1", 0), Refuses)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    file = tmp_path / "dead.db"
+    stored = ("--db", path, "--dead-letters", file, "--reader", "default")
+    url = f"http://127.0.0.1:{server.server_port}/"
+    try:
+        assert sqlite("bootstrap", "--db", path, "--output", url).returncode == 1
+        done("bootstrap", "--db", path, "--output", url, "--dead-letters", file)
+        (line,) = map(json.loads, done("dead-letters", "list", *stored, "--blobs").splitlines())
+        assert (line["kind"], line["reason"]) == ("refused", "The URL refused records: seven")
+        assert line["record"]["after"] == {"id": 2, "v": 7, "b": "01"}
+        again = sqlite("dead-letters", "replay", *stored, "--output", url, "--retry-for", "1s")
+        assert again.stderr == "0 delivered, 1 left.\n"
+        accepts.set()
+        form = ("--blobs", "--disable-subsec", "--positions", "--envelope", "plain")
+        again = sqlite("dead-letters", "replay", *stored, "--output", url, *form)
+        assert again.stderr == "1 delivered, 0 left.\n"
+        assert bodies[-1][0]["after"] == {"id": 2, "v": 7, "b": "01"}
+        accepts.clear()
+        done("bootstrap", "--db", path, "--output", url, "--dead-letters", file)
+        (line,) = map(json.loads, done("dead-letters", "list", *stored).splitlines())
+        assert done("dead-letters", "purge", *stored, "--id", line["id"] + 1) == "0 removed.\n"
+        assert done("dead-letters", "purge", *stored, "--id", line["id"]) == "1 removed.\n"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

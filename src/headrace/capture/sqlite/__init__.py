@@ -24,8 +24,10 @@ Begin with `triggers`, which describes what is created in the user's database, t
 """
 
 from headrace.capture.sqlite.library.capture import Capture, TornDown
+from headrace.capture.sqlite.library.dead_letters import DeadRecord
 from headrace.capture.sqlite.library.records import CaptureBatch as Batch
 from headrace.capture.sqlite.library.records import Record
+from headrace.capture.sqlite.library.retention import ReaderStatus, Retention
 from headrace.capture.sqlite.watch import Combined, External, FileWatch
 from headrace.capture.sqlite.watch import PollInterval as Interval
 
@@ -33,9 +35,12 @@ __all__ = [
     "Batch",
     "Capture",
     "Combined",
+    "DeadRecord",
     "External",
     "FileWatch",
     "Interval",
+    "ReaderStatus",
     "Record",
+    "Retention",
     "TornDown",
 ]

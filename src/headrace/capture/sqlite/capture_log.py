@@ -15,6 +15,7 @@ ends between two transactions of the application, because SQLite never shows a r
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,11 @@ class CaptureLog:
         """Whether `at` is the end of a transaction of the application."""
         return self.at.seq >= self._end
 
+    @property
+    def end(self) -> int:
+        """The last row of the group that is being read: the end of a transaction."""
+        return self._end
+
     def goes_on(self) -> bool:
         """Whether the row at `at` still exists unchanged: otherwise reading cannot continue."""
         return compare(self._database, self.at, self._names) == "same"
@@ -90,6 +96,25 @@ class CaptureLog:
     def advance(self, last: Row) -> None:
         """Move past all rows up to this one."""
         self.at = CapturePosition.of(self.at.capture, last)
+
+
+SAMPLED_ROWS = 8
+"""The newest rows, whose sizes stand for all: counting every byte would read the whole log."""
+
+
+def row_bytes(database: sqlite3.Connection, names: CaptureNames = OURS) -> float:
+    """Return the approximate size of a row of the log, the average of the newest ones."""
+    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+    limits = ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf)
+    query = f"select * from {names.log} where seq > ? order by seq desc"
+    rows, _ = fetch(database, query, (int(last or 0) - SAMPLED_ROWS,), limits)
+    return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
+
+
+def _stored_bytes(row: Row) -> int:
+    """Return about how many bytes SQLite stores for a row: a null has only its header."""
+    values = (len(each) if isinstance(each, str | bytes) else 6 for each in row if each is not None)
+    return len(row) + sum(values)
 
 
 def compare(

@@ -45,7 +45,7 @@ class Pages:
     `begins` is called in the transaction of every chunk before it is read, `ends` in that of
     the last chunk after it was read. A chunk has at most `most` rows. `close` stops after the
     current chunk. While another connection holds the database's lock, `locked` is called before
-    each new attempt; it may raise.
+    each new attempt; it may raise. With `after`, only rows after this key are read.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Pages:
         *,
         most: int | None = None,
         locked: Callable[[], None] | None = None,
+        after: Sequence[object] | None = None,
     ) -> None:
         self._database = database
         self._path = path
@@ -66,6 +67,7 @@ class Pages:
         self._ends = ends
         self._most = CHUNK_ROWS if most is None else most
         self._locked = locked
+        self._after = after
         with speaking(path):
             wal = patiently(lambda: has_wal(database), locked)
         self._seconds = CHUNK_SECONDS if wal else CHUNK_SECONDS_ROLLBACK
@@ -80,8 +82,9 @@ class Pages:
             ]
 
     def __iter__(self) -> Iterator[list[Row]]:
-        yield from self._without_key()
-        key: Sequence[object] | None = None
+        if self._after is None:
+            yield from self._without_key()
+        key = self._after
         done = False
         while not done and not self._closed:
             rows, done = self._chunk(*self.following(key), last=True)

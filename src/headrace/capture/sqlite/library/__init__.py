@@ -8,10 +8,13 @@ Begin with `capture`: its class `Capture` is what a user calls, and its docstrin
 counts as acknowledged.
 
 ```
- readers   the cursors of each reader: in the database, a row for each table
- records   what a handler receives: batches, the records in them, and their JSON
- run       one run: open, copy, follow, acknowledge, close
- handlers  handlers that come with the library: lines of text, lines of JSON, HTTP
- capture   `Capture`: set-up, `bootstrap`, `cdc`, and removal
+ leases        one process at a time for each reader and table
+ readers       the cursors of each reader: in the database, a row for each table
+ retention     what the log keeps for readers, and the way back in it
+ records       what a handler receives: batches, the records in them, and their JSON
+ dead_letters  records that a handler refused, in a file of their own
+ run           one run: open, copy, follow, acknowledge, close
+ handlers      handlers that come with the library: lines of text, lines of JSON, HTTP
+ capture       `Capture`: set-up, `bootstrap`, `cdc`, and removal
 ```
 """

@@ -9,6 +9,10 @@ reader's positions there (`readers`). An instance has one run, on the thread tha
 A batch is acknowledged when its handler returns. So if the process is killed at any point, the
 next run begins with the batch that was being handled, and every change is delivered at least once,
 with the same position.
+
+One process at a time runs a reader for a table (`leases`). What the log keeps for a reader is
+limited (`retention`). Records that a handler refuses can be stored, and delivered again later
+(`dead_letters`).
 """
 
 from __future__ import annotations
@@ -17,15 +21,29 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
+from uuid import uuid4
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.database import OURS, CaptureNames, opened
-from headrace.capture.sqlite.library.readers import ReaderCursors
+from headrace.capture.sqlite.database import OURS, CaptureNames, opened, writing
+from headrace.capture.sqlite.library.dead_letters import DeadLetterFile, DeadRecord
+from headrace.capture.sqlite.library.leases import Leases, RunLock
+from headrace.capture.sqlite.library.readers import ReaderCursors, sweep_ephemeral
 from headrace.capture.sqlite.library.records import Handler, Interrupted
+from headrace.capture.sqlite.library.retention import (
+    ReaderStatus,
+    Retention,
+    expire,
+    reader_statuses,
+    remove_read,
+    set_retention,
+)
 from headrace.capture.sqlite.library.run import CaptureRun, HandlerRaised, RunSettings
 from headrace.capture.sqlite.tables import inspect, table_names
 from headrace.capture.sqlite.watch import DEFAULT, Wake
@@ -64,6 +82,13 @@ class Capture:
     other. `reader` is the name of this reader: several readers read one log independently. `wake`
     defines when to look for changes, by default after a commit and every 250 ms.
 
+    `retention` is what the log may keep for this reader; `setup` stores it. If that was not enough,
+    `on_expired` decides what `cdc` does: `fail` raises `CaptureExpired`, `copy` delivers all rows
+    of the table again. With `standby`, a run waits while another process runs the same reader; the
+    default is to raise `LeaseTaken`. An `ephemeral` capture needs no `setup`, and removes what it
+    has created at the end of its run; its reader has a name of its own by default. `dead_letters`
+    is the path of a file for records that the handler refuses by raising `RecordsRefused`.
+
     The database is not opened before a method is called. All methods may be called from any
     thread.
     """
@@ -76,13 +101,24 @@ class Capture:
         *,
         log_table: str = OURS.log_table,
         batch_size: int = BATCH_SIZE,
-        reader: str = READER,
+        reader: str | None = None,
         wake: Wake = DEFAULT,
+        retention: Retention | None = None,
+        on_expired: Literal["fail", "copy"] = "fail",
+        ephemeral: bool = False,
+        standby: bool = False,
+        dead_letters: str | Path | None = None,
     ) -> None:
         if batch_size < 1:
             raise SourceRefused(
                 "batch_size must be at least 1", batch_size=batch_size, remedy="Use 1 or more."
             )
+        if on_expired not in ("fail", "copy"):
+            raise SourceRefused(
+                "on_expired is not valid", on_expired=on_expired, remedy="Use fail or copy."
+            )
+        if reader is None:
+            reader = f"ephemeral-{uuid4().hex[:12]}" if ephemeral else READER
         if _NAME.fullmatch(reader) is None:
             raise BadName("The name of the reader is not valid", name=reader)
         names = [tables] if isinstance(tables, str) else tables
@@ -94,7 +130,14 @@ class Capture:
             tables=None if names is None else tuple(dict.fromkeys(names)),
             batch_size=batch_size,
             wake=wake,
+            on_expired=on_expired,
+            ephemeral=ephemeral,
+            standby=standby,
+            dead_letters=None
+            if dead_letters is None
+            else str(Path(dead_letters).expanduser().absolute()),
         )
+        self._retention = retention
         self._handler = handler
         # Reentrant: `close` is called in signal handlers, too.
         self._lock = threading.RLock()
@@ -117,6 +160,10 @@ class Capture:
         table. Raises `StillRunning` during a run.
         """
         names = self._settings.names
+        if self._settings.ephemeral:
+            raise SourceRefused(
+                "An ephemeral capture is set up by its run", remedy="Call cdc without setup."
+            )
         with self._at_rest(), opened(self._settings.path) as database:
             _refuse_other_log(database, names)
             tables = self._settings.tables
@@ -124,8 +171,20 @@ class Capture:
             if not tables:
                 raise SourceRefused("No tables to capture", path=self._settings.path)
             triggers.install(database, [inspect(database, table) for table in tables], names)
-            ReaderCursors(database, names, self._settings.reader).register(tables)
+            cursors = ReaderCursors(database, names, self._settings.reader)
+            cursors.register(tables)
+            if self._retention is not None:
+                with writing(database):
+                    set_retention(cursors, self._retention)
+            self._clean_up(database)
             return tables
+
+    def _clean_up(self, database: sqlite3.Connection) -> None:
+        """Remove what runs that were killed have left, and apply the limits of readers."""
+        lock, names = RunLock(self._settings.path), self._settings.names
+        lock.sweep()
+        sweep_ephemeral(database, names, lock.alive)
+        expire(database, names)
 
     def teardown(self) -> TornDown:
         """
@@ -140,8 +199,30 @@ class Capture:
         settings = self._settings
         with self._at_rest(), opened(settings.path) as database:
             cursors = ReaderCursors(database, settings.names, settings.reader)
+            if triggers.has_known_format(database, settings.names):
+                self._clean_up(database)
             unread, kept = cursors.take_out(settings.tables)
             return TornDown(unread, tuple(kept))
+
+    def readers(self) -> list[ReaderStatus]:
+        """Return all readers of this log with their tables, and what is kept for them."""
+        with opened(self._settings.path) as database:
+            return reader_statuses(
+                database, self._settings.names, RunLock(self._settings.path).alive
+            )
+
+    def prune(self) -> int:
+        """
+        Apply the limits of all readers, and remove what none of them needs; return how many rows.
+
+        Runs do this as well. Call it from time to time if it may be that no reader runs.
+        """
+        names = self._settings.names
+        with opened(self._settings.path) as database:
+            if not triggers.complete(database, names):
+                return 0
+            self._clean_up(database)
+            return remove_read(database, names) if triggers.complete(database, names) else 0
 
     def bootstrap(self) -> None:
         """
@@ -152,23 +233,89 @@ class Capture:
         """
         self._only_run(CaptureRun.bootstrap)
 
-    def cdc(self) -> None:
+    def cdc(self, *, from_position: str | None = None, from_time: datetime | None = None) -> None:
         """
         Deliver every change since `setup` that was not acknowledged, until `close`.
+
+        With `from_position`, begin after this position (`record.position`, or `earliest`), and with
+        `from_time`, with the first change at this time or later. Changes that were acknowledged
+        before are delivered again, and a run after this one continues where this one stops. Raises
+        `CaptureExpired` with the earliest position if the log does not reach back so far.
 
         If changes of a table may be missing, because its columns or triggers changed, this
         delivers all earlier changes and then raises `SchemaChanged`.
         """
-        self._only_run(CaptureRun.cdc)
+        if from_position is not None and from_time is not None:
+            raise SourceRefused(
+                "Both from_position and from_time are given", remedy="Use one of them."
+            )
+        start = from_position if from_time is None else from_time
+        self._only_run(partial(CaptureRun.cdc, start=start))
 
-    def bootstrap_and_cdc(self) -> None:
+    def bootstrap_and_cdc(self, *, resume: bool = False) -> None:
         """
         Deliver all rows, then every change made since each table began to be read.
+
+        With `resume`, a bootstrap that an earlier run of this reader did not finish continues after
+        the rows that were acknowledged, without another BOOTSTRAP record, and tables whose rows
+        were all delivered have only their changes delivered. Use it if the handler keeps what it
+        has received.
 
         If changes of a table may be missing, this delivers the table's rows again, after
         another BOOTSTRAP record. Only what changed is set up again.
         """
-        self._only_run(CaptureRun.bootstrap_and_cdc)
+        self._only_run(partial(CaptureRun.bootstrap_and_cdc, resume=resume))
+
+    # -- dead letters -----------------------------------------------------------------------
+
+    def dead_records(self) -> list[DeadRecord]:
+        """Return the records that this reader's handler refused, and those waiting for them."""
+        with closing(self._dead_letter_file()) as file:
+            return list(file)
+
+    def redeliver(self) -> int:
+        """
+        Deliver stored records to the handler again, in order, and remove what it takes.
+
+        Returns how many it took. What it refuses again stays, with everything that waits for it.
+        Raises `LeaseTaken` while this reader runs in another process.
+        """
+        with self._dead_letters_leased() as file:
+            return file.redeliver(self._handler)
+
+    def purge(self, ids: Sequence[int] | None = None) -> int:
+        """Remove stored records, by default all of this reader, undelivered; return how many."""
+        with self._dead_letters_leased() as file:
+            return file.purge(ids)
+
+    def _dead_letter_file(self) -> DeadLetterFile:
+        settings = self._settings
+        if settings.dead_letters is None:
+            raise SourceRefused(
+                "This capture has no file of dead letters", remedy="Set dead_letters=."
+            )
+        return DeadLetterFile(settings.dead_letters, settings.path, settings.reader, create=False)
+
+    @contextmanager
+    def _dead_letters_leased(self) -> Iterator[DeadLetterFile]:
+        settings = self._settings
+        lock = RunLock(settings.path)
+        with self._at_rest(), opened(settings.path) as database:
+            file = self._dead_letter_file()
+            try:
+                lock.take()
+                cursors = ReaderCursors(database, settings.names, settings.reader)
+                leases = Leases(database, settings.names, lock)
+                leases.want(cursors.rows(cursors.positions()))
+                if triggers.complete(database, settings.names):
+                    with writing(database):
+                        leases.take()
+                yield file
+            finally:
+                file.close()
+                lock.release()
+
+    # -- the end ----------------------------------------------------------------------------
 
     def close(self, *, timeout: float | None = None) -> bool:
         """

@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import errno
 import http.client
+import json
 import ssl
 import time
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.capture.sqlite.library.records import CaptureBatch, Interrupted, RecordFormat
-from headrace.errors import SourceRefused, TargetError
+from headrace.errors import RecordsRefused, SourceRefused, TargetError
 
 TIMEOUT_SECONDS = 30.0
 RETRY_SECONDS = 300.0
@@ -30,6 +31,7 @@ _LOOK_SECONDS = 0.05
 """How often a pause checks whether the capture is being closed."""
 
 _LATER = frozenset({408, 425, 429})
+_REFUSED = 422
 
 
 class Words:
@@ -58,7 +60,8 @@ class JsonLineHandler:
 
     def __call__(self, batch: CaptureBatch) -> None:
         """Write, and return only when the operating system has accepted it."""
-        _write(self._stream, self._form.lines(batch))
+        if lines := self._form.lines(batch):
+            _write(self._stream, lines)
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:
@@ -82,7 +85,9 @@ class Post:
 
     Any status from 200 to 299 means accepted. Timeouts, broken connections, 408, 425, 429 and
     every status from 500 on are retried with growing pauses; a batch that is not accepted after
-    `retry_seconds` raises `TargetError`. Any other status raises it at once. Each request has the
+    `retry_seconds` raises `TargetError`. Any other status raises it at once, except 422 with
+    `{"refused": [3], "reason": "…"}`: then all records but these, by their indexes, were accepted,
+    and `RecordsRefused` is raised, with which a capture can store them. Each request has the
     batch's id as Idempotency-Key, the same one if the batch is sent again. In another run the same
     changes may be sent in a batch with another range, which may overlap with this one; a receiver
     recognises changes that it already has by the records' positions.
@@ -106,6 +111,7 @@ class Post:
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: http.client.HTTPConnection | None = None
         self._stopped = False
+        self._answer = b""
         self._headers = {"Content-Type": "application/json"}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -124,6 +130,8 @@ class Post:
             status, asked = self._sent(body, headers)
             if 200 <= status < 300:
                 return
+            if status == _REFUSED and (refused := _refused_records(self._answer)) is not None:
+                raise refused
             if status and status < 500 and status not in _LATER:
                 raise TargetError(
                     "The URL refused a batch",
@@ -164,7 +172,7 @@ class Post:
             connection = self._connected()
             connection.request("POST", self._path, body, headers)
             answer = connection.getresponse()
-            answer.read()
+            self._answer = answer.read()
         except (OSError, http.client.HTTPException):
             self._hang_up()
             return 0, 0.0
@@ -187,3 +195,17 @@ class Post:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _refused_records(answer: bytes) -> RecordsRefused | None:
+    """Return what an answer of status 422 says; None if it names no records."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return None
+    records = said.get("refused") if isinstance(said, dict) else None
+    if not isinstance(records, list) or not records:
+        return None
+    refused = RecordsRefused("The URL refused records", records=records)
+    refused.detail = str(said.get("reason") or "")
+    return refused

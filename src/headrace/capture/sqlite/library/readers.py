@@ -8,15 +8,20 @@ by a separate process, and no changes of other tables are skipped or lost.
 A row protects what follows its cursor from being removed, as the engine's rows do. The cursor is
 stored with facts about the log row it names (R40). Instead of these there may be a note that
 changes are missing before the cursor (`NEEDS_COPY`): then the table has to be copied first. A
-reader that was removed from a table gets such a row when it is set up again.
+reader that was removed from a table gets such a row when it is set up again. A row that had more
+unread changes than may be kept (`retention`) has the capture `EXPIRED`, which protects nothing.
+
+What else has to be known of a row is noted in the table of facts, under a name that begins with
+what it is about: how far a bootstrap has come (`CopyPoint`), who runs it (`leases`), and which run
+it belongs to if it is ephemeral.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.capture_log import (
@@ -27,22 +32,68 @@ from headrace.capture.sqlite.capture_log import (
     reader_rows,
 )
 from headrace.capture.sqlite.database import CaptureNames, CapturePosition, reading, writing
+from headrace.capture.sqlite.library.leases import Leases, drop_lease, held_by
+from headrace.capture.sqlite.library.records import pack_values, unpack_values
 from headrace.capture.sqlite.tables import table_names
+from headrace.errors import LeaseLost, SourceRefused
 
 NEEDS_COPY = "needs copy"
 """Used instead of `row_facts` if the table has to be copied before its changes are read."""
 
+EXPIRED = "expired"
+"""Used instead of the capture's uuid if the reader's changes were more than may be kept."""
+
 _LEFT = "left/"
 """The prefix of notes that a reader was removed from a table."""
+
+_COPY = "copy/"
+_EPHEMERAL = "ephemeral/"
+_LIMITS = "limits/"
+
+
+class ReaderExpired(Exception):
+    """This reader had more unread changes than may be kept, while it was running."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPoint:
+    """How far the bootstrap of a table has come, for a run that continues it."""
+
+    first: CapturePosition
+    """Where it began: every change after it is delivered afterwards."""
+
+    plan: int
+    """The set of columns that it began with; if there is another one, it begins again."""
+
+    key: Sequence[object]
+    """The key of the last row that was delivered; empty once all were."""
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return json.dumps([str(self.first), self.plan, pack_values(self.key)])
+
+    @classmethod
+    def parse(cls, text: str) -> CopyPoint:
+        """Read back what `text` wrote."""
+        first, plan, key = json.loads(text)
+        return cls(CapturePosition.parse(first), plan, unpack_values(key))
 
 
 class ReaderCursors:
     """The positions of one reader in one log, on the caller's connection."""
 
-    def __init__(self, database: sqlite3.Connection, names: CaptureNames, reader: str) -> None:
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        names: CaptureNames,
+        reader: str,
+        leases: Leases | None = None,
+    ) -> None:
         self._database = database
         self._names = names
         self._reader = reader
+        self._leases = leases
+        """Those of the run; without them, nothing can be advanced."""
 
     def positions(self) -> dict[str, CapturePosition]:
         """Return the position in each table that was set up for this reader."""
@@ -67,27 +118,36 @@ class ReaderCursors:
 
         If it was removed from a table before, it has missed changes and has to copy the table.
         """
-        database, names = self._database, self._names
         known = self.positions()
-        new = [table for table in tables if table not in known]
-        if not new:
-            return
-        with writing(database):
-            capture = triggers.capture_id(database, names)
-            assert capture is not None
-            if triggers.elsewhere(database, names):
-                # Numbers of the original file would be used again.
-                capture = triggers.renew(database, names)
-            elif not triggers.known(database, names):
-                triggers.remember(database, names)
-            end = end_of(database, capture, names)
-            for table in new:
-                name = self._name(table)
-                left = database.execute(
-                    f"delete from {names.meta} where name = ?", (_LEFT + name,)
-                ).rowcount
-                noted = _noted(table, replace(end, row_facts=NEEDS_COPY) if left else end)
-                put_reader(database, ReaderRow(name, capture, end.seq, noted), names)
+        if new := [table for table in tables if table not in known]:
+            with writing(self._database):
+                self.enrol(new)
+
+    def enrol(self, tables: Iterable[str], run: str = "") -> None:
+        """
+        Do the work of `register`, within a transaction of the caller.
+
+        With `run`, the reader is ephemeral: whoever finds that this run has ended may remove it.
+        """
+        database, names = self._database, self._names
+        capture = triggers.capture_id(database, names)
+        assert capture is not None
+        if triggers.elsewhere(database, names):
+            # Numbers of the original file would be used again.
+            capture = triggers.renew(database, names)
+        elif not triggers.known(database, names):
+            triggers.remember(database, names)
+        end = end_of(database, capture, names)
+        for table in tables:
+            name = self._name(table)
+            left = database.execute(
+                f"delete from {names.meta} where name = ?", (_LEFT + name,)
+            ).rowcount
+            noted = _noted(table, replace(end, row_facts=NEEDS_COPY) if left else end)
+            put_reader(database, ReaderRow(name, capture, end.seq, noted), names)
+            self._forget(name)
+            if run:
+                put_fact(database, names, _EPHEMERAL + name, run)
 
     def repair(self) -> None:
         """
@@ -118,7 +178,7 @@ class ReaderCursors:
             end = replace(end_of(database, capture, names), row_facts=NEEDS_COPY)
             for table, position in self.positions().items():
                 if position.capture != capture:
-                    self.settle(table, end)
+                    self.settle(table, end, expired=True)
 
     def _numbers_come_again(self) -> bool:
         """Whether the log was emptied, or the file restored, since positions were stored."""
@@ -131,34 +191,136 @@ class ReaderCursors:
             for position in self.positions().values()
         )
 
-    def settle(self, table: str, at: CapturePosition) -> bool:
-        """Set a position, whatever it was before; False if the table was removed."""
+    def settle(self, table: str, at: CapturePosition, *, expired: bool = False) -> bool:
+        """
+        Set a position, whatever it was before; False if the table was removed.
+
+        One that has expired is only set with `expired`: until then the log keeps nothing for it.
+        """
+        self.check_lease([table])
         done = self._database.execute(
-            f"update {self._names.readers} set capture = ?, cursor = ?, tables = ? where name = ?",
-            (at.capture, at.seq, json.dumps(_noted(table, at)), self._name(table)),
+            f"update {self._names.readers} set capture = ?, cursor = ?, tables = ? "
+            "where name = ? and (capture <> ? or ?)",
+            (
+                *(at.capture, at.seq, json.dumps(_noted(table, at))),
+                *(self._name(table), EXPIRED, expired),
+            ),
         )
         return done.rowcount > 0
 
     def advance(self, tables: Sequence[str], to: CapturePosition) -> list[str]:
-        """Move positions forward, never back; return the tables that were removed."""
+        """
+        Move positions forward, never back; return the tables that were removed.
+
+        Raises `LeaseLost` if another run has taken over one of them, and `ReaderExpired` if the
+        log keeps nothing for this reader any more.
+        """
+        assert self._leases is not None
+        held = self._leases.held
+        rows = {self._name(table): table for table in tables}
         with writing(self._database):
+            if not held:
+                self._leases.take()
             moved = self._database.executemany(
                 f"update {self._names.readers} set cursor = ?, tables = ? "
-                "where name = ? and capture = ? and cursor < ?",
+                f"where name = ? and capture = ? and cursor < ? and {held_by(self._names)}",
                 [
                     (
                         *(to.seq, json.dumps(_noted(table, to))),
-                        *(self._name(table), to.capture, to.seq),
+                        *(name, to.capture, to.seq, name, held.get(name)),
                     )
-                    for table in tables
+                    for name, table in rows.items()
                 ],
             )
             if moved.rowcount == len(tables):
                 return []
             known = self.positions()
+            self.check_lease([table for table in tables if table in known])
+            if any(known[table].capture == EXPIRED for table in tables if table in known):
+                raise ReaderExpired
             return [table for table in tables if table not in known]
 
-    def take_out(self, tables: Sequence[str] | None) -> tuple[int, list[str]]:
+    def check_lease(self, tables: Iterable[str]) -> None:
+        """Raise `LeaseLost` if another run has taken over one of these; within a transaction."""
+        rows = self.rows(tables)
+        if self._leases is not None and not self._leases.held:
+            self._leases.take()
+        if self._leases is not None and (lost := self._leases.lost(list(rows))):
+            raise LeaseLost(
+                "Another process has taken over this reader",
+                reader=self._reader,
+                tables=", ".join(rows[name] for name in lost),
+            )
+
+    # -- how far a bootstrap has come -------------------------------------------------------
+
+    def copy_points(self) -> dict[str, CopyPoint]:
+        """Return how far the bootstrap of each table has come, if one began."""
+        found = facts(self._database, self._names, _COPY)
+        rows = {self._name(table): table for table in self.positions()}
+        return {rows[name]: CopyPoint.parse(str(text)) for name, text in found if name in rows}
+
+    def put_copy_point(self, table: str, point: CopyPoint | None) -> None:
+        """Store how far a bootstrap has come, or forget it; within a transaction."""
+        name = _COPY + self._name(table)
+        if point is None:
+            self._database.execute(f"delete from {self._names.meta} where name = ?", (name,))
+        else:
+            put_fact(self._database, self._names, name, point.text())
+
+    # -- ephemeral readers ------------------------------------------------------------------
+
+    def ephemeral(self) -> list[str]:
+        """Return the names of all rows that belong to ephemeral readers."""
+        return [name for name, _ in facts(self._database, self._names, _EPHEMERAL)]
+
+    def refuse_lasting(self) -> None:
+        """Raise an error if this reader exists and is not ephemeral."""
+        marked = self.ephemeral()
+        if any(self._name(table) not in marked for table in self.positions()):
+            raise SourceRefused(
+                "The reader exists and is not ephemeral",
+                reader=self._reader,
+                remedy="Use another reader name, or none, for an ephemeral capture.",
+            )
+
+    # -- what is kept for them --------------------------------------------------------------
+
+    def rows(self, tables: Iterable[str]) -> dict[str, str]:
+        """Return the names of the rows of these tables, each with its table."""
+        return {self._name(table): table for table in tables}
+
+    def put_limits(self, text: str) -> None:
+        """Store what may be kept for this reader."""
+        put_fact(self._database, self._names, _LIMITS + self._reader, text)
+
+    def limits(self) -> str | None:
+        """Return what `put_limits` stored."""
+        found = dict(facts(self._database, self._names, _LIMITS))
+        text = found.get(self._reader)
+        return None if text is None else str(text)
+
+    def put_history(self, capture: str, cursor: int | None) -> None:
+        """Keep the log from `cursor` on although it was read; None: no longer."""
+        name = f"{triggers.LIBRARY}{self._reader}"  # no table's row: those have another slash
+        if cursor is None:
+            self._database.execute(f"delete from {self._names.readers} where name = ?", (name,))
+        else:
+            put_reader(self._database, ReaderRow(name, capture, cursor, {}), self._names)
+
+    def history(self) -> int | None:
+        """Return the cursor that `put_history` stored."""
+        name = f"{triggers.LIBRARY}{self._reader}"  # no table's row: those have another slash
+        row = self._database.execute(
+            f"select cursor from {self._names.readers} where name = ?", (name,)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    # -- removal ----------------------------------------------------------------------------
+
+    def take_out(
+        self, tables: Sequence[str] | None, *, traces: bool = True
+    ) -> tuple[int, list[str]]:
         """
         Remove `tables`; return how many changes were not read, and which tables stay captured.
 
@@ -166,7 +328,7 @@ class ReaderCursors:
         has any reader. All of it is one transaction: a trigger without its log would make every
         write of the application fail (R42). If `tables` is None, all tables of this reader are
         removed, and everything if the log has an unknown format. A table that neither exists nor is
-        captured raises `TableRefused`.
+        captured raises `TableRefused`. Without `traces`, nothing is noted about tables that stay.
         """
         database, names = self._database, self._names
         with writing(database):
@@ -187,8 +349,13 @@ class ReaderCursors:
             for table in leaves:
                 name = self._name(table)
                 database.execute(f"delete from {names.readers} where name = ?", (name,))
+                self._forget(name)
+                if traces:
+                    put_fact(database, names, _LEFT + name, 1)
+            if not self.positions():
+                self.put_history("", None)
                 database.execute(
-                    f"insert or replace into {names.meta} values (?, 1)", (_LEFT + name,)
+                    f"delete from {names.meta} where name = ?", (_LIMITS + self._reader,)
                 )
             read = {
                 table
@@ -199,6 +366,14 @@ class ReaderCursors:
             stays = [table for table in out if table in read]
             triggers.take_out(database, [table for table in out if table not in read], names, read)
             return unread, stays
+
+    def _forget(self, name: str) -> None:
+        """Remove what was noted about a row."""
+        for prefix in (_COPY, _EPHEMERAL):
+            self._database.execute(
+                f"delete from {self._names.meta} where name = ?", (prefix + name,)
+            )
+        drop_lease(self._database, self._names, name)
 
     def _unread(self, at: Mapping[str, CapturePosition]) -> int:
         plans = triggers.plans(self._database, self._names)
@@ -219,3 +394,36 @@ class ReaderCursors:
 
 def _noted(table: str, position: CapturePosition) -> dict[str, str | None]:
     return {table: None if position.row_facts == NEEDS_COPY else position.row_facts}
+
+
+# --- facts about readers, next to those about the log ---------------------------------------------
+
+
+def put_fact(database: sqlite3.Connection, names: CaptureNames, name: str, value: object) -> None:
+    """Store a fact under its name; within a transaction."""
+    database.execute(f"insert or replace into {names.meta} values (?, ?)", (name, value))
+
+
+def facts(
+    database: sqlite3.Connection, names: CaptureNames, prefix: str
+) -> list[tuple[str, object]]:
+    """Return the facts whose names begin with `prefix`, which is left out of their names."""
+    if not triggers.has_table(database, names.companion("meta")):
+        return []
+    return database.execute(
+        f"select substr(name, ?), value from {names.meta} where substr(name, 1, ?) = ?",
+        (len(prefix) + 1, len(prefix), prefix),
+    ).fetchall()
+
+
+def sweep_ephemeral(
+    database: sqlite3.Connection, names: CaptureNames, alive: Callable[[str], bool]
+) -> None:
+    """Remove ephemeral readers whose runs have ended without doing it themselves."""
+    ended: dict[str, list[str]] = {}
+    for name, run in facts(database, names, _EPHEMERAL):
+        if not alive(str(run)):
+            reader, _, table = name.removeprefix(triggers.LIBRARY).partition("/")
+            ended.setdefault(reader, []).append(table)
+    for reader, tables in ended.items():
+        ReaderCursors(database, names, reader).take_out(tables, traces=False)

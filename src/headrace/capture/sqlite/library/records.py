@@ -10,14 +10,21 @@ Numbers have all their digits, so that parsing returns exactly the same number; 
 number. A blob is upper-case hexadecimal text. Columns that are declared BLOB are left out by
 default. Bytes in a text that are not UTF-8 become U+FFFD. Timestamps are RFC 3339 in UTC, with
 three digits after the point or none, so they sort as text.
+
+The envelope is another form, with more fields: position, key, commit group, schema, and where the
+record comes from. Only in this form does a bootstrap have an end: an operation of its own,
+BOOTSTRAP_END, which a consumer of the five fields would not know.
+
+`pack_values` stores values exactly, for keys and images that have to outlive a process.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import starmap
@@ -68,12 +75,15 @@ class TableColumns:
     table: str
     columns: tuple[str, ...]
     declared: tuple[str, ...]
+    key: tuple[int, ...] = ()
+    """The indexes of the key's columns, in the order of the key; empty without a declared key."""
 
     @classmethod
     def of(cls, table: str, fingerprint: Sequence[tuple[str, str, int]]) -> TableColumns:
         """Return the columns of a fingerprint: name, declared type and key of each column."""
-        names, declared, _ = zip(*fingerprint, strict=True)
-        return cls(table, names, declared)
+        names, declared, numbers = zip(*fingerprint, strict=True)
+        parts = sorted((number, at) for at, number in enumerate(numbers) if number)
+        return cls(table, names, declared, tuple(at for _, at in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,19 @@ class ChangeRows:
     shapes: Mapping[int, TableColumns]
     width: int
     epoch: str
+    group: int = 0
+    """The last number of the commit group: its rows were committed before any later group's."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def images(self, row: Row) -> Iterator[Sequence[object]]:
+        """Yield the row before and after the change, as far as the operation has them."""
+        count = len(self.shapes[row[2]].columns)  # type: ignore[index]
+        if row[3] != INSERT:
+            yield row[4 : 4 + count]
+        if row[3] != DELETE:
+            yield row[4 + self.width : 4 + self.width + count]
 
     def record(self, at: int) -> Record:
         """Create one record."""
@@ -102,7 +122,7 @@ class ChangeRows:
             OPERATIONS[op],  # type: ignore[call-overload]
             before,  # type: ignore[arg-type]
             after,  # type: ignore[arg-type]
-            f"{self.epoch}/{seq}",
+            f"{self.epoch}/{seq}" if self.epoch else None,
         )
 
 
@@ -115,6 +135,14 @@ class TableRows:
     begins: bool
     ts: int
     position: str | None
+    plan: int | None = None
+    """The number of the set of columns; None if nothing is set up."""
+
+    ends: bool = False
+    """Whether these are the last rows of the table."""
+
+    end: str | None = None
+    """With `ends`, the position from which the table is exact: that of the log at the last row."""
 
     def __len__(self) -> int:
         return len(self.rows) + self.begins
@@ -144,15 +172,29 @@ class CaptureBatch(Sequence[Record]):
     begins after the last acknowledgement and may group changes in another way, so ranges may
     overlap, and only positions show which changes are already known. For rows of a bootstrap it is
     unique to this copy, and is never used again. It is None if no changes follow.
+
+    `ends` is whether it has the last rows of a table in a bootstrap.
     """
 
     def __init__(
-        self, rows: ChangeRows | TableRows, *, complete: bool = True, id: str | None = None
+        self,
+        rows: ChangeRows | TableRows,
+        *,
+        complete: bool = True,
+        id: str | None = None,
+        source: Mapping[str, str] | None = None,
     ) -> None:
         self.rows = rows
         """The rows themselves, for handlers that need no records."""
         self.complete = complete
         self.id = id
+        self.source = source or {}
+        """Where the records come from: the database, the log and the reader."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether these are the last rows of a table in a bootstrap."""
+        return isinstance(self.rows, TableRows) and self.rows.ends
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -174,40 +216,74 @@ class CaptureBatch(Sequence[Record]):
         return self.rows.record(at % len(self.rows))
 
     def json_lines(
-        self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
+        self,
+        *,
+        blobs: bool = False,
+        subsec: bool = True,
+        positions: bool = False,
+        envelope: bool = False,
     ) -> bytes:
         """Return the records as lines of JSON, in the format of the module's docstring."""
-        return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
+        form = RecordFormat(blobs=blobs, subsec=subsec, positions=positions, envelope=envelope)
+        return form.lines(self)
 
 
-def table_batches(
-    shape: TableColumns, pages: Iterable[Sequence[Row]], position: str | None, size: int
-) -> Iterator[CaptureBatch]:
-    """Yield the rows of a table in batches; BOOTSTRAP is the first record of the first one."""
-    # Where batches end depends on their size, on time and on what is written meanwhile: the
-    # batch with the same number in another copy has other rows, and needs another id.
-    copy = f"{position}/{shape.table}/{uuid4().hex}"
-    for number, (begins, rows) in enumerate(_parts(pages, size)):
-        made = TableRows(rows, shape, begins, int(time.time() * 1000), position)
-        yield CaptureBatch(made, id=None if position is None else f"{copy}/{number}")
+@dataclass(slots=True)
+class TableCopy:
+    """A bootstrap of one table: what its batches have in common."""
 
+    shape: TableColumns
+    position: str | None
+    size: int
+    plan: int | None = None
+    source: Mapping[str, str] = field(default_factory=dict)
+    resumes: bool = False
+    """Whether an earlier run has delivered BOOTSTRAP and the first rows."""
 
-def _parts(pages: Iterable[Sequence[Row]], size: int) -> Iterator[tuple[bool, Sequence[Row]]]:
-    """Divide pages into batches; BOOTSTRAP counts as a record of the first one."""
-    begins = True
-    for rows in pages:
-        at = 0
-        while at < len(rows):
-            step = size - begins
-            yield begins, rows[at : at + step]
-            at += step
-            begins = False
-    if begins:
-        yield True, []
+    finished: bool = False
+    """Set by whoever reads the rows, once the last one was read."""
+
+    end: str | None = None
+
+    def batches(self, pages: Iterable[Sequence[Row]]) -> Iterator[CaptureBatch]:
+        """Yield the rows in batches; BOOTSTRAP is the first record of the first one."""
+        # Where batches end depends on their size, on time and on what is written meanwhile: the
+        # batch with the same number in another copy has other rows, and needs another id.
+        copy = f"{self.position}/{self.shape.table}/{uuid4().hex}"
+        for number, (begins, rows, ends) in enumerate(self._parts(pages)):
+            made = TableRows(
+                *(rows, self.shape, begins, int(time.time() * 1000), self.position, self.plan),
+                ends=ends,
+                end=self.end if ends else None,
+            )
+            name = None if self.position is None else f"{copy}/{number}"
+            yield CaptureBatch(made, id=name, source=self.source)
+
+    def _parts(self, pages: Iterable[Sequence[Row]]) -> Iterator[tuple[bool, Sequence[Row], bool]]:
+        """Divide pages into batches; BOOTSTRAP counts as a record of the first one."""
+        begins, ends = not self.resumes, False
+        for rows in pages:
+            at = 0
+            while at < len(rows):
+                step = self.size - begins
+                ends = self.finished and at + step >= len(rows)
+                yield begins, rows[at : at + step], ends
+                at += step
+                begins = False
+        if self.finished and not ends:
+            # An empty table, or one whose last page did not look like the last one.
+            yield begins, [], True
+        elif begins:
+            yield True, [], False
 
 
 Handler: TypeAlias = Callable[[CaptureBatch], object]
-"""Any callable that takes a batch; its result is ignored."""
+"""
+Any callable that takes a batch; its result is ignored.
+
+It may raise `RecordsRefused` with the indexes of records that it could not take, after it took all
+others.
+"""
 
 
 class Interrupted(Exception):
@@ -234,15 +310,36 @@ class _Line(msgspec.Struct, gc=False):
     """Left out if it is unset."""
 
 
+class _Envelope(msgspec.Struct, gc=False):
+    table: str
+    timestamp: str
+    operation: str
+    key: dict[str, object] | None
+    before: object
+    after: object
+    position: str | None
+    group: str | None
+    group_ends: bool
+    bootstrap: bool
+    schema: int | None
+    source: object
+
+
 class RecordFormat:
     """How records are written; it caches what it knows about tables, so use one for all batches."""
 
     def __init__(
-        self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
+        self,
+        *,
+        blobs: bool = False,
+        subsec: bool = True,
+        positions: bool = False,
+        envelope: bool = False,
     ) -> None:
         self._blobs = blobs
         self._subsec = subsec
         self._positions = positions
+        self._envelope = envelope
         self._encoder = msgspec.json.Encoder()
         self._images: dict[TableColumns, _Imaging] = {}
 
@@ -259,14 +356,60 @@ class RecordFormat:
         second, rest = divmod(ts, 1000)
         return f"{_second(second)}.{rest:03d}Z" if self._subsec else f"{_second(second)}Z"
 
-    def _encoded(self, batch: CaptureBatch, encode: Callable[[list[_Line]], bytes]) -> bytes:
-        rows = batch.rows
-        make = self._of_changes if isinstance(rows, ChangeRows) else self._of_table
+    def _encoded(self, batch: CaptureBatch, encode: Callable[[list[Any]], bytes]) -> bytes:
         try:
-            return encode(make(rows, every=False))  # type: ignore[arg-type]
+            return encode(self._made(batch, every=False))
         except UnicodeEncodeError:
             # A text that is not UTF-8: rare, so all values are checked only now.
-            return encode(make(rows, every=True))  # type: ignore[arg-type]
+            return encode(self._made(batch, every=True))
+
+    def _made(self, batch: CaptureBatch, *, every: bool) -> list[Any]:
+        rows = batch.rows
+        if isinstance(rows, ChangeRows):
+            lines = self._of_changes(rows, every=every)
+            return self._in_envelopes(batch, rows, lines) if self._envelope else lines
+        lines = self._of_table(rows, every=every)
+        return self._copy_in_envelopes(batch, rows, lines) if self._envelope else lines
+
+    def _in_envelopes(
+        self, batch: CaptureBatch, changes: ChangeRows, lines: list[_Line]
+    ) -> list[_Envelope]:
+        source = msgspec.Raw(self._encoder.encode(batch.source))
+        group = f"{changes.epoch}/{changes.group}"
+        last = len(lines) - 1
+        made = []
+        for at, (row, line) in enumerate(zip(changes.rows, lines, strict=True)):
+            shape = changes.shapes[row[2]]  # type: ignore[index]
+            *_, image = changes.images(row)
+            made.append(
+                _Envelope(
+                    *(line.table, line.timestamp, line.operation, _key(shape, image)),
+                    *(line.before, line.after, f"{changes.epoch}/{row[0]}"),
+                    *(group, batch.complete and at == last, False, row[2], source),  # type: ignore[arg-type]
+                )
+            )
+        return made
+
+    def _copy_in_envelopes(
+        self, batch: CaptureBatch, rows: TableRows, lines: list[_Line]
+    ) -> list[_Envelope]:
+        source = msgspec.Raw(self._encoder.encode(batch.source))
+
+        def made(line: _Line, key: dict[str, object] | None, position: str | None) -> _Envelope:
+            return _Envelope(
+                *(line.table, line.timestamp, line.operation, key, None, line.after, position),
+                *(None, False, True, rows.plan, source),
+            )
+
+        begin = [made(line, None, rows.position) for line in lines[: rows.begins]]
+        copied = [
+            made(line, _key(rows.shape, row), rows.position)
+            for line, row in zip(lines[rows.begins :], rows.rows, strict=True)
+        ]
+        if not rows.ends:
+            return begin + copied
+        end = _Line(*(rows.shape.table, self.stamp(rows.ts), "BOOTSTRAP_END", None, None, None))
+        return [*begin, *copied, made(end, None, rows.end)]
 
     def _of_table(self, rows: TableRows, *, every: bool) -> list[_Line]:
         make, kept, pick = self._image(rows.shape)
@@ -324,6 +467,11 @@ class RecordFormat:
         )
         self._images[shape] = made
         return made
+
+
+def _key(shape: TableColumns, image: Sequence[object]) -> dict[str, object] | None:
+    """Return the key's columns with their values; None without a declared key."""
+    return {shape.columns[at]: _plain(image[at]) for at in shape.key} or None
 
 
 _Pick = Callable[[Sequence[object]], tuple[object, ...]]
@@ -384,3 +532,33 @@ def _plain(value: object) -> object:
 @lru_cache(maxsize=4096)
 def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+# --- values as text -------------------------------------------------------------------------------
+
+
+def pack_values(values: Sequence[object]) -> str:
+    """Return values of SQLite as text, each bit of them."""
+    return json.dumps([_packed(value) for value in values], separators=(",", ":"))
+
+
+def unpack_values(text: str) -> list[object]:
+    """Read back what `pack_values` wrote."""
+    return [_unpacked(value) for value in json.loads(text)]
+
+
+def _packed(value: object) -> object:
+    if isinstance(value, float):
+        return {"f": value.hex()}
+    if isinstance(value, bytes):
+        return {"b": value.hex()}
+    return value  # JSON escapes lone surrogates, and has every digit of a number
+
+
+def _unpacked(value: Any) -> object:
+    match value:
+        case {"f": text}:
+            return float.fromhex(text)
+        case {"b": text}:
+            return bytes.fromhex(text)
+    return value

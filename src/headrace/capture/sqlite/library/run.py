@@ -9,6 +9,12 @@ these, and reading too, for as long as it is held; it is not an error (R42).
 
 `CaptureRun` is the run. `ChangeFollower` returns the next changes of its tables, and detects
 whether any may be missing.
+
+A run that stores positions has the leases of its tables (`leases`). While it copies a table, it
+stores how far it has come, so that a run after it can continue there; while it follows, it applies
+the limits of other readers (`retention`).
+
+Long because the steps of a run share its connection, its positions and its end.
 """
 
 from __future__ import annotations
@@ -17,12 +23,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.capture_log import CaptureLog, end_of
+from headrace.capture.sqlite.capture_log import CaptureLog, compare, end_of
 from headrace.capture.sqlite.copy import Pages
 from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
@@ -41,19 +49,31 @@ from headrace.capture.sqlite.database import (
     speaking,
     writing,
 )
-from headrace.capture.sqlite.library.readers import NEEDS_COPY, ReaderCursors
+from headrace.capture.sqlite.library.dead_letters import DeadLetterFile
+from headrace.capture.sqlite.library.leases import Leases, RunLock
+from headrace.capture.sqlite.library.readers import (
+    EXPIRED,
+    NEEDS_COPY,
+    CopyPoint,
+    ReaderCursors,
+    ReaderExpired,
+    sweep_ephemeral,
+)
 from headrace.capture.sqlite.library.records import (
     CaptureBatch,
     ChangeRows,
     Handler,
     Interrupted,
     TableColumns,
-    table_batches,
+    TableCopy,
 )
-from headrace.capture.sqlite.tables import SourceTable, inspect
+from headrace.capture.sqlite.library.retention import advance_history, expire, position_at
+from headrace.capture.sqlite.tables import SourceTable, inspect, table_names
 from headrace.capture.sqlite.watch import Waiter, Wake
 from headrace.errors import (
     CaptureError,
+    CaptureExpired,
+    LeaseTaken,
     SchemaChanged,
     SourceRefused,
     SourceUnreachable,
@@ -69,12 +89,27 @@ WAIT_SECONDS = 1.0
 LATER_SECONDS = 0.1
 """Pause before another attempt to store a cursor, or to read a locked database."""
 
+STORE_SECONDS = 0.05
+"""
+How often a cursor is stored while a run keeps up with the application: each time takes the write
+lock, and an application that commits at this moment waits.
+"""
+
 OTHERS_SECONDS = 1.0
 """How often a cursor is stored that only moved past changes of other tables."""
 
 BUSY_SECONDS = 0.02
 COPY_BUSY_SECONDS = 0.25
 """How long one attempt waits for a lock, for changes and for copies; it cannot be interrupted."""
+
+COPY_POINT_SECONDS = 1.0
+"""How often is stored how far a bootstrap has come; rows since then are delivered again."""
+
+LIMIT_SECONDS = 5.0
+"""How often the limits of other readers are applied, and the history moves."""
+
+STANDBY_SECONDS = 0.25
+"""How often a run in standby tries to take over."""
 
 _COPY_FIRST = (
     "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and continues"
@@ -105,6 +140,10 @@ class _TakenOut(Exception):
     """The table was removed for this reader, for example by another process."""
 
 
+class _LogReset(Exception):
+    """The row at the position is no longer in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """The settings of a run."""
@@ -115,6 +154,10 @@ class RunSettings:
     tables: tuple[str, ...] | None
     batch_size: int
     wake: Wake
+    on_expired: Literal["fail", "copy"] = "fail"
+    ephemeral: bool = False
+    standby: bool = False
+    dead_letters: str | None = None
 
 
 class CaptureRun:
@@ -136,12 +179,60 @@ class CaptureRun:
             self._wal = has_wal(database)
             relax_commits(database)
             set_lock_timeout(database, COPY_BUSY_SECONDS)
-        self._cursors = ReaderCursors(database, settings.names, settings.reader)
+        self._lock = RunLock(self._path)
+        self._leases = Leases(database, settings.names, self._lock)
+        self._cursors = ReaderCursors(database, settings.names, settings.reader, self._leases)
+        self._dead_letters: DeadLetterFile | None = None
+        self._source = {
+            "connector": "sqlite",
+            "database": self._path,
+            "log_table": settings.names.log_table,
+            "reader": settings.reader,
+        }
         self._waiting = Waiter(settings.wake, self._path, lambda: pragma(database, "data_version"))
         self._handled: CapturePosition | None = None
         self._stored: CapturePosition | None = None
         self._store_at = 0.0
+        self._locked_until = 0.0
         self._passed_at = 0.0
+        self._limits_at = 0.0
+        self._point_at = 0.0
+
+    def _begin(self) -> dict[str, CapturePosition]:
+        """Take the leases of this run's tables, and return their positions."""
+        self._lock.take()
+        self._patient(lambda: sweep_ephemeral(self._database, self._names, self._lock.alive))
+        if self._settings.ephemeral:
+            self._patient(self._set_up)
+        while True:
+            tables = list(self._patient(self._known_positions))
+            self._leases.want(self._cursors.rows(tables))
+            try:
+                self._patient(self._leases.look)
+                break
+            except LeaseTaken:
+                if not self._settings.standby:
+                    raise
+            if self._closing():
+                raise Interrupted
+            self._waiting.pause(STANDBY_SECONDS)
+        # While the application writes, the first position that is stored takes them.
+        with suppress(sqlite3.OperationalError), writing(self._database):
+            self._leases.take()
+        # Once more: a run that ended just now may have moved them.
+        known = self._patient(self._known_positions)
+        return {table: known[table] for table in tables if table in known}
+
+    def _set_up(self) -> None:
+        database, names = self._database, self._names
+        self._cursors.refuse_lasting()
+        tables = self._settings.tables
+        tables = tuple(table_names(database)) if tables is None else tables
+        # In one transaction: triggers without a reader would stay after a kill.
+        with writing(database):
+            found = [inspect(database, table) for table in tables]
+            triggers.make(database, found, names)
+            self._cursors.enrol(tables, self._lock.run)
 
     # -- copy -------------------------------------------------------------------------------
 
@@ -152,26 +243,84 @@ class CaptureRun:
             for table in self._patient(self._cursors.tables) if tables is None else tables:
                 self._copy(self._patient(partial(inspect, self._database, table)))
 
-    def _copy(self, table: SourceTable) -> CapturePosition | None:
+    def _copy(
+        self, table: SourceTable, point: CopyPoint | None = None, *, stores: bool = False
+    ) -> CapturePosition | None:
         """
         Deliver the rows of a table; return the position after which its changes follow, if any.
 
         Rows are read in chunks, each with its own snapshot, while the application continues to
         write. Applying the changes after the position to the rows makes the table exact (R43).
-        Raises `SchemaChanged` if the table was altered meanwhile.
+        It continues at `point`, and `stores` how far it has come. Raises `SchemaChanged` if the
+        table was altered meanwhile.
         """
-        first = self._patient(partial(self._changes_after, table))
+        first = point.first if point else self._patient(partial(self._changes_after, table))
         verify = SchemaWatch(
             self._database, partial(self._look_at_copied, table, captured=first is not None)
         )
-        pages = Pages(self._database, self._path, table, verify, locked=self._locked)
-        shape = TableColumns.of(table.name, table.fingerprint)
-        at = None if first is None else f"{first.capture}/{first.seq}"
-        for batch in table_batches(shape, pages, at, self._settings.batch_size):
+        copy = TableCopy(
+            TableColumns.of(table.name, table.fingerprint),
+            None if first is None else f"{first.capture}/{first.seq}",
+            self._settings.batch_size,
+            None if first is None else self._patient(partial(self._plan_of, table)),
+            self._source,
+            resumes=point is not None,
+        )
+        pages = Pages(
+            *(self._database, self._path, table, verify, partial(self._read_all, copy, first)),
+            locked=self._locked,
+            after=point.key if point else None,
+        )
+        for batch in copy.batches(pages):
             if self._closing():
-                break
+                return None
             self._handle(batch)
-        return None if self._closing() else first
+            if stores and first is not None and copy.plan is not None:
+                self._store_point(table, copy.plan, first, batch)
+        return first
+
+    def _read_all(self, copy: TableCopy, first: CapturePosition | None) -> None:
+        copy.finished = True
+        if first is not None:
+            # Of the snapshot in which the last row was read: from here on the table is exact.
+            copy.end = f"{first.capture}/{end_of(self._database, '', self._names).seq}"
+
+    def _plan_of(self, table: SourceTable) -> int | None:
+        plan = triggers.latest(triggers.plans(self._database, self._names), table.name)
+        return None if plan is None else plan.id
+
+    def _store_point(
+        self, table: SourceTable, plan: int, first: CapturePosition, batch: CaptureBatch
+    ) -> None:
+        """Store how far a copy has come, if that is due and the table can be continued."""
+        now = time.monotonic()
+        key = key_to_resume(table, batch)
+        if key is None or now < self._point_at:
+            return
+        self._point_at = now + COPY_POINT_SECONDS
+        point = CopyPoint(first, plan, key)
+        try:
+            with writing(self._database):
+                self._cursors.check_lease([table.name])
+                self._cursors.put_copy_point(table.name, point)
+        except sqlite3.OperationalError as error:
+            if not busy(error):
+                raise
+
+    def _point_to_resume(self, table: SourceTable) -> CopyPoint | None:
+        """Return how far the last run has come with this table, if that can be continued."""
+        with reading(self._database):
+            point = self._cursors.copy_points().get(table.name)
+            usable = (
+                point is not None
+                and point.key
+                and len(point.key) == len(table.key)
+                and point.plan == self._plan_of(table)
+                and point.first.capture == triggers.capture_id(self._database, self._names)
+                and not triggers.elsewhere(self._database, self._names)
+                and compare(self._database, point.first, self._names) == "same"
+            )
+            return point if usable else None
 
     def _changes_after(self, table: SourceTable) -> CapturePosition | None:
         """Return the end of the log, if changes of this table are logged after it."""
@@ -201,8 +350,15 @@ class CaptureRun:
             )
 
     def _handle(self, batch: CaptureBatch) -> None:
+        if self._dead_letters is None and self._settings.dead_letters is not None:
+            self._dead_letters = DeadLetterFile(
+                self._settings.dead_letters, self._path, self._settings.reader
+            )
         try:
-            self._handler(batch)
+            if self._dead_letters is None:
+                self._handler(batch)
+            else:
+                self._dead_letters.deliver(batch, self._handler)
         except Interrupted:
             raise
         except Exception as error:
@@ -210,14 +366,22 @@ class CaptureRun:
 
     # -- copy a table that is followed ------------------------------------------------------
 
-    def bootstrap_and_cdc(self) -> None:
-        """Deliver rows, then changes; if some may be missing, the table's rows again."""
+    def bootstrap_and_cdc(self, *, resume: bool = False) -> None:
+        """
+        Deliver rows, then changes; if some may be missing, the table's rows again.
+
+        With `resume`, only what an earlier run has not delivered yet.
+        """
         with speaking(self._path):
+            self._begin()
             self._patient(self._cursors.repair)
             positions: dict[str, CapturePosition] = {}
-            for table in self._patient(self._known_positions):
+            for table, known in self._patient(self._known_positions).items():
+                if resume and self._is_copied(table, known):
+                    positions[table] = known
+                    continue
                 try:
-                    position = self._copy_captured(table)
+                    position = self._copy_captured(table, resume=resume)
                 except _TakenOut:
                     continue
                 if position is None:
@@ -227,7 +391,16 @@ class CaptureRun:
                 raise self._nothing_left()
             self._follow(positions, copies=True)
 
-    def _copy_captured(self, table: str) -> CapturePosition | None:
+    def _is_copied(self, table: str, position: CapturePosition) -> bool:
+        """Whether an earlier run has delivered all rows, and changes follow without a gap."""
+        points = self._patient(self._cursors.copy_points)
+        if table not in points or points[table].key or position.row_facts == NEEDS_COPY:
+            return False
+        return not self._patient(
+            lambda: triggers.amiss(self._database, [inspect(self._database, table)], self._names)
+        )
+
+    def _copy_captured(self, table: str, *, resume: bool = False) -> CapturePosition | None:
         """
         Copy a table, set its position to the start of the copy, and return the position.
 
@@ -237,8 +410,12 @@ class CaptureRun:
         while not self._closing():
             self._look_at_file()  # in another file no changes would follow, and this would not end
             found = self._patient(partial(self._captured, table))
+            point = self._patient(partial(self._point_to_resume, found)) if resume else None
+            resume = False
+            if point is None:
+                self._patient(partial(self._forget_point, table))
             try:
-                position = self._copy(found)
+                position = self._copy(found, point, stores=True)
             except SchemaChanged:
                 continue  # its rows are delivered again, after another BOOTSTRAP record
             if position is not None:
@@ -265,19 +442,76 @@ class CaptureRun:
         if table not in self._cursors.positions():
             raise _TakenOut
 
+    def _forget_point(self, table: str) -> None:
+        if table in self._cursors.copy_points():
+            with writing(self._database):
+                self._cursors.put_copy_point(table, None)
+
     def _begin_at(self, table: str, position: CapturePosition) -> None:
         with writing(self._database):
             if not self._cursors.settle(table, position):
-                raise _TakenOut
+                self._look_for_position(table)
+                raise _expired_error(self._settings.reader, [table])
+            plan = triggers.latest(triggers.plans(self._database, self._names), table)
+            done = CopyPoint(position, 0 if plan is None else plan.id, ())
+            self._cursors.put_copy_point(table, done)
 
     # -- follow -----------------------------------------------------------------------------
 
-    def cdc(self) -> None:
-        """Deliver changes until `closing` returns True; raise an error if some may be missing."""
+    def cdc(self, start: str | datetime | None = None) -> None:
+        """
+        Deliver changes until `closing` returns True; raise an error if some may be missing.
+
+        With `start`, this reader's positions are first set to what it names.
+        """
         with speaking(self._path):
-            self._follow(self._patient(self._known_positions), copies=False)
+            positions = self._begin()
+            if start is not None:
+                at = self._patient(partial(position_at, self._database, self._names, start))
+                positions = self._patient(partial(self._go_to, positions, at))
+            self._follow(positions, copies=False)
+
+    def _go_to(
+        self, positions: Mapping[str, CapturePosition], at: CapturePosition
+    ) -> dict[str, CapturePosition]:
+        with writing(self._database):
+            if compare(self._database, at, self._names) != "same":
+                raise CaptureExpired(
+                    "The capture log does not reach back to this position any more",
+                    position=f"{at.capture}/{at.seq}",
+                )
+            for table, position in positions.items():
+                if position.row_facts == NEEDS_COPY:
+                    continue  # what it has missed is nowhere in the log
+                self._cursors.settle(table, at, expired=True)
+            known = self._known_positions()
+            return {table: known[table] for table in positions if table in known}
 
     def _follow(self, positions: Mapping[str, CapturePosition], *, copies: bool) -> None:
+        while not self._closing():
+            if all(position.capture != EXPIRED for position in positions.values()):
+                try:
+                    self._follow_from(positions, copies=copies)
+                except ReaderExpired:
+                    pass
+                else:
+                    return
+            expired = [
+                table
+                for table, position in self._patient(self._known_positions).items()
+                if position.capture == EXPIRED and table in positions
+            ]
+            if not copies and self._settings.on_expired == "fail":
+                raise _expired_error(self._settings.reader, expired)
+            set_lock_timeout(self._database, COPY_BUSY_SECONDS)
+            self._patient(self._cursors.repair)
+            for table in expired:
+                with suppress(_TakenOut):
+                    self._copy_captured(table)
+            now = self._patient(self._known_positions)
+            positions = {table: now[table] for table in positions if table in now}
+
+    def _follow_from(self, positions: Mapping[str, CapturePosition], *, copies: bool) -> None:
         database, waiting = self._database, self._waiting
         size = self._settings.batch_size
         following = self._patient(partial(ChangeFollower, database, self._names, positions, size))
@@ -292,6 +526,9 @@ class CaptureRun:
                 try:
                     more = more or waiting.due()
                     rows = following.read() if more else None
+                except _LogReset:
+                    self._look_whether_expired(following.tables)
+                    raise _reset() from None
                 except sqlite3.OperationalError as error:
                     if not busy(error):
                         raise
@@ -309,14 +546,39 @@ class CaptureRun:
                 self._store(following)
                 pruning.allow(self._stored.seq)
                 pruning.step()
+                self._apply_limits(following, pruning)
                 more = rows is not None
                 if not more:
                     self._look_at_file()
                     pending = self._handled != self._stored
-                    waiting.wait(LATER_SECONDS if pending else WAIT_SECONDS)
+                    due = max(0.0, self._store_at - time.monotonic())
+                    waiting.wait(due if pending else WAIT_SECONDS)
         finally:
             set_lock_timeout(database, LOCK_SECONDS)
             self._store(following, last=True)
+
+    def _apply_limits(self, following: ChangeFollower, pruning: triggers.CursorPruner) -> None:
+        """Let other readers expire that are above their limits, and move the history."""
+        now = time.monotonic()
+        if now < self._limits_at or self._stored is None:
+            return
+        self._limits_at = now + LIMIT_SECONDS
+        database, names = self._database, self._names
+        try:
+            expire(database, names, self._cursors.rows(following.tables))
+            history = advance_history(database, names, self._cursors, self._stored.seq)
+        except sqlite3.OperationalError as error:
+            if not busy(error) and triggers.complete(database, names):
+                raise
+        else:
+            if history is not None:
+                pruning.allow(history + 1)  # nothing was read, and there may be rows to remove
+
+    def _look_whether_expired(self, tables: Sequence[str]) -> None:
+        """Raise `ReaderExpired` if the log keeps nothing for this reader any more."""
+        known = self._patient(self._cursors.positions)
+        if any(known[table].capture == EXPIRED for table in tables if table in known):
+            raise ReaderExpired
 
     def _hand_out(self, rows: list[Row], following: ChangeFollower) -> None:
         size, log = self._settings.batch_size, following.log
@@ -325,16 +587,19 @@ class CaptureRun:
                 return
             part = rows[at : at + size]
             last = at + size >= len(rows)
-            changes = ChangeRows(part, following.shapes, following.width, following.epoch)
+            changes = ChangeRows(part, following.shapes, following.width, following.epoch, log.end)
             self._handle(
                 CaptureBatch(
                     changes,
                     complete=last and log.complete,
                     id=f"{following.epoch}/{part[0][0]}-{part[-1][0]}",
+                    source=self._source,
                 )
             )
             self._handled = log.at if last else CapturePosition.of(following.epoch, part[-1])
-            # In small steps: what is not stored is delivered again after a kill.
+            if self._wal and not last:
+                # In small steps: what is not stored is delivered again after a kill.
+                self._store_at = min(self._store_at, self._locked_until)
             self._store(following)
 
     def _pass_over(self, at: CapturePosition) -> None:
@@ -372,10 +637,14 @@ class CaptureRun:
             return
         try:
             gone = self._cursors.advance(following.tables, self._handled)
+        except ReaderExpired:
+            if last:
+                return
+            raise
         except sqlite3.OperationalError as error:
             if busy(error):
                 # A long write of the application: the next attempt stores the newest position.
-                self._store_at = now + LATER_SECONDS
+                self._store_at = self._locked_until = now + LATER_SECONDS
                 return
             if triggers.complete(self._database, self._names):
                 raise
@@ -384,7 +653,7 @@ class CaptureRun:
         if gone:
             following.leave(gone)
         # Without a WAL each of these is a sync that blocks every other connection.
-        self._store_at = 0.0 if self._wal else now + LATER_SECONDS
+        self._store_at = now + (STORE_SECONDS if self._wal else LATER_SECONDS)
 
     # -- close ------------------------------------------------------------------------------
 
@@ -393,9 +662,26 @@ class CaptureRun:
         self._waiting.ring()
 
     def close(self) -> None:
-        """Close the connection and all descriptors."""
-        self._waiting.close()
-        self._database.close()
+        """Close the connection and all descriptors; an ephemeral reader is removed."""
+        try:
+            if self._settings.ephemeral and self._lock.run:
+                with speaking(self._path):
+                    set_lock_timeout(self._database, LOCK_SECONDS)
+                    self._remove_ephemeral()
+        finally:
+            if self._dead_letters is not None:
+                self._dead_letters.close()
+            self._waiting.close()
+            self._database.close()
+            self._lock.release()
+
+    def _remove_ephemeral(self) -> None:
+        # Without a lock on its file this run counts as ended, and its reader is removed.
+        sweep_ephemeral(
+            self._database,
+            self._names,
+            lambda run: run != self._lock.run and self._lock.alive(run),
+        )
 
     # -- used by all of these ---------------------------------------------------------------
 
@@ -497,7 +783,7 @@ class ChangeFollower:
         with reading(self._database):
             self._look()
             if not self.log.goes_on():
-                raise _reset()
+                raise _LogReset
             if self._problems and self.log.at.seq >= self._problems_from:
                 raise BaselineNeeded(dict(self._problems))
             rows = self.log.read(self._most, self.width)
@@ -565,6 +851,29 @@ def _missing(table: str) -> SchemaChanged:
         "The table's columns or capture triggers changed, so changes may be missing",
         table=table,
         remedy=_COPY_FIRST,
+    )
+
+
+def key_to_resume(table: SourceTable, batch: CaptureBatch) -> Sequence[object] | None:
+    """
+    Return the key of a batch's last row; None if a copy cannot be continued after it.
+
+    Rows with a null in their key come first, and have an order of their own. A table without a
+    declared key has nothing that lasts: VACUUM may renumber its rows (R43).
+    """
+    rows = batch.rows.rows
+    if not rows or not table.key:
+        return None
+    names = [column.name for column in table.columns]
+    key = [rows[-1][names.index(name)] for name in table.key]
+    return None if None in key else key
+
+
+def _expired_error(reader: str, tables: Sequence[str]) -> CaptureExpired:
+    return CaptureExpired(
+        "There were more unread changes, or older ones, than may be kept for this reader",
+        reader=reader,
+        tables=", ".join(tables),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -198,6 +199,20 @@ def test_whether_a_run_has_ended_is_seen_by_its_file(path: Path) -> None:
     assert not two.alive(run)
     two.release()
     assert lock_files(path) == []
+
+
+def test_a_folder_that_takes_no_lock_file_is_an_error(
+    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Capture(path, ["t"], print).setup()
+
+    def refuses(name: str, *how: int) -> int:
+        raise PermissionError(errno.EACCES, "not here", name)
+
+    monkeypatch.setattr("headrace.capture.sqlite.library.leases.os.open", refuses)
+    with pytest.raises(SourceRefused) as caught:
+        Capture(path, ["t"], print).cdc()
+    assert caught.value.facts["error"] == "EACCES"
 
 
 # -- what is kept --------------------------------------------------------------------------

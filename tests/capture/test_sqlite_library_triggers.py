@@ -11,6 +11,7 @@ import pytest
 
 from headrace.capture.sqlite import Batch, Capture, Record
 from headrace.capture.sqlite import triggers as setup
+from headrace.capture.sqlite.library import run as run_module
 from headrace.capture.sqlite.source import SQLiteSource, findings, sqlite
 from headrace.errors import SchemaChanged, SourceRefused, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
@@ -279,8 +280,13 @@ def test_what_another_reader_has_not_read_outlives_the_last_trigger(
 @pytest.mark.parametrize("method", ["cdc", "bootstrap_and_cdc"])
 @pytest.mark.parametrize("others", [False, True])
 def test_what_is_taken_out_during_a_run_stays_out(
-    path: Path, app: sqlite3.Connection, method: str, others: bool
+    path: Path,
+    app: sqlite3.Connection,
+    method: str,
+    others: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(run_module, "STORE_SECONDS", 0.0)  # it is noticed with the next position
     Capture(path, ["t", "u"], print).setup()
     if others:
         Capture(path, ["u"], print, reader="two").setup()

@@ -8,12 +8,14 @@ table: a term, and the name of the run's file. To take it over, the old run must
 the new one counts the term up in one transaction. Every position is stored only together with a
 look at the lease, so a run that lost it, because its file was removed by hand, stores nothing more.
 
-The file is never the database itself: closing that one would drop SQLite's own locks.
+The file is never the database itself: closing that one would drop SQLite's own locks. A process
+that was forked from a running one shares its lock until it ends or starts another program.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -23,7 +25,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from headrace.capture.sqlite.database import CaptureNames
-from headrace.errors import LeaseTaken
+from headrace.errors import LeaseTaken, SourceRefused
 
 # --- whether a run is still there -----------------------------------------------------------------
 
@@ -44,7 +46,15 @@ class RunLock:
         mode = os.stat(self._path).st_mode & 0o666  # noqa: PTH116 - of one file
         while True:
             run = uuid4().hex[:16]
-            file = os.open(self._file_of(run), os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+            try:
+                file = os.open(self._file_of(run), os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+            except OSError as error:
+                raise SourceRefused(
+                    "The lock file of a run cannot be created beside the database",
+                    path=self._path,
+                    error=errno.errorcode.get(error.errno or 0, "OSError"),
+                    remedy="Allow this user to write to the folder of the database.",
+                ) from error
             fcntl.flock(file, fcntl.LOCK_EX)
             # Another run may have removed it before it was locked.
             if _is_at(file, self._file_of(run)):

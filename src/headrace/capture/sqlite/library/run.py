@@ -311,8 +311,11 @@ class CaptureRun:
         """Return how far the last run has come with this table, if that can be continued."""
         with reading(self._database):
             point = self._cursors.copy_points().get(table.name)
+            known = self._cursors.positions().get(table.name)
             usable = (
                 point is not None
+                and known is not None
+                and known.seq <= point.first.seq  # else the log keeps nothing for it
                 and point.key
                 and len(point.key) == len(table.key)
                 and point.plan == self._plan_of(table)

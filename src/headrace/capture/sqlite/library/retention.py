@@ -176,9 +176,9 @@ def _held(database: sqlite3.Connection, names: CaptureNames) -> Iterator[_Held]:
 
 def _age(database: sqlite3.Connection, names: CaptureNames, cursor: int) -> float:
     row = database.execute(
-        f"select {triggers.NOW} - ts from {names.log} where seq > ? order by seq limit 1", (cursor,)
+        f"select ts from {names.log} where seq > ? order by seq limit 1", (cursor,)
     ).fetchone()
-    return 0.0 if row is None else max(0.0, float(row[0]) / 1000)
+    return 0.0 if row is None else max(0.0, time.time() - float(row[0]) / 1000)
 
 
 # --- limits ---------------------------------------------------------------------------------------

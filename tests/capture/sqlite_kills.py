@@ -1,9 +1,9 @@
 """
-A round of kills: two readers, several writers, and a teardown, each killed at any statement.
+A round of kills: readers, writers, teardowns and ephemeral readers, each killed at any statement.
 
 Runs in a process of its own, which forks one for every run and every writer, so that each costs
 milliseconds. A process dies right before the statement with a number from the seed, which covers
-every point between two statements of a bootstrap, an acknowledgement, the pruning and a teardown.
+every point between two statements of a bootstrap, an acknowledgement, the pruning and a removal.
 Writers die within a transaction.
 
 `python -m tests.capture.sqlite_kills FOLDER SEED` prints `{}`, or what was wrong.
@@ -253,6 +253,7 @@ class Round:
                 app.execute("insert or replace into t values (1, ?)", (at,))
                 app.execute("delete from u where a = 1")
                 app.close()
+        self._ephemeral_runs()
         app = self._app()
         left = app.execute(
             "select name from sqlite_master where name glob '__headrace*'"
@@ -263,6 +264,23 @@ class Round:
         wrong = {"left": str(left)} if left else {}
         wrong |= {"files": str(files)} if files else {}
         return wrong | ({"integrity": sound} if sound != "ok" else {})
+
+    def _ephemeral_runs(self) -> None:
+        """Kill ephemeral readers ever later; the one that is left alone removes everything."""
+        at = 0
+        before = -1
+        while before != self.kills:
+            before = self.kills
+            at += self.chance.randrange(1, 9)
+            self._fork(lambda: self._ephemeral_run(at))  # noqa: B023 - it runs at once
+            app = self._app()
+            app.execute("insert or replace into t values (2, ?)", (at,))
+            app.close()
+
+    def _ephemeral_run(self, at: int) -> None:
+        _kill_at(at)
+        capture = Capture(self.path, ["t"], lambda batch: capture.close(), ephemeral=True)
+        capture.bootstrap_and_cdc()
 
     def _teardown(self, reader: str, at: int) -> None:
         _kill_at(at)

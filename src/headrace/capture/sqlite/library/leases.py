@@ -50,7 +50,7 @@ class RunLock:
                 file = os.open(self._file_of(run), os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
             except OSError as error:
                 raise SourceRefused(
-                    "The lock file of a run cannot be created beside the database",
+                    "The lock file of a run cannot be created next to the database",
                     path=self._path,
                     error=errno.errorcode.get(error.errno or 0, "OSError"),
                     remedy="Allow this user to write to the folder of the database.",

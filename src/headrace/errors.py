@@ -57,6 +57,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
   + TargetError              a target could not apply a batch
     - LoadedAgain              a table at a target is not as it was left; a notice
     - FunctionFailed           the user's own target code raised
+    - RowRefused, RowsRefused  rows that the target will not take: they become dead letters
     - UnknownValue             an unchanged value was not sent, and is not stored here
   + ControlError             the engine
     - NotInstalled             a package that comes with an extra is missing
@@ -89,6 +90,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 __all__ = [
@@ -156,6 +158,8 @@ __all__ = [
     "RecorderFailed",
     "Reopening",
     "RowFailed",
+    "RowRefused",
+    "RowsRefused",
     "RunTwice",
     "SchemaChanged",
     "ServerRefused",
@@ -1062,6 +1066,52 @@ class FunctionFailed(TargetError):
 
     code = "targets.function_failed"
     remedy = "Fix the code. It gets the same batch again, with the same id."
+
+
+class RowRefused(TargetError):
+    """
+    A target will not take a row, however often it comes.
+
+    A hook of `hr.RowTarget` raises it: the row becomes a dead letter with the message as its
+    reason. The engine reports it if the pipeline is set to stop then.
+    """
+
+    code = "targets.row_refused"
+    remedy = (
+        "Correct the row at the source, or let the target take it, and start again. Or let such"
+        " rows become dead letters: on_error=hr.DeadLetters()."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that a target will not take."""
+
+    table: str
+    row: int
+    """Its index among the rows of the table that the target was given."""
+
+    code: str = "ROW_REFUSED"
+    """Why, in a word: the HTTP status, the name of a constraint."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Details. They are only kept in the dead letter, so they may contain values."""
+
+
+class RowsRefused(TargetError):
+    """A target refused some rows. The engine makes them dead letters, and goes on."""
+
+    code = "targets.rows_refused"
+    remedy = "Refused rows become dead letters; see headrace dead-letters list."
+
+    rows: tuple[RefusedRow, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[RefusedRow]) -> Self:
+        """Return the error for these rows."""
+        error = cls("The target refused rows")
+        error.rows = tuple(rows)
+        return error
 
 
 class UnknownValue(TargetError):

@@ -253,6 +253,14 @@ OF_CONTROL = (
         test=f"{INTENTS}::test_a_write_whose_answer_got_lost_is_repeated_as_it_was",
     ),
     Mutation(
+        "what follows a refused row is applied",
+        "runtime/delivery.py",
+        "rows = without(computed.rows, parked.references)",
+        "rows = without(computed.rows, [each.reference for each in failures])",
+        test="tests/control/test_refused_rows.py"
+        "::test_a_batch_that_a_service_refuses_in_part_comes_again_without_these_rows",
+    ),
+    Mutation(
         "an intended batch cut anew",
         "runtime/delivery.py",
         "        if intent is not None and intent.after == str(start):\n            again",

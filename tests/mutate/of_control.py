@@ -20,10 +20,10 @@ OF_CONTROL = (
     Mutation(
         "progress before apply",
         "runtime/delivery.py",
-        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        "            upto = self._offer(taking, batch, computed, self._target.write)\n",
         "            tables, lineage = list(batch.tables), context.log.lineage or ''\n"
         "            context.store.advance(self.name, tables, lineage, batch.last)\n"
-        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        "            upto = self._offer(taking, batch, computed, self._target.write)\n",
         seeds=100,
     ),
     Mutation(

@@ -68,6 +68,16 @@ def test_a_remedy_of_the_class_holds_unless_another_is_given() -> None:
     assert Locked.remedy != "Wait."
 
 
+@pytest.mark.parametrize(
+    "error", [errors.BadTransform, errors.BadRequest, errors.ServerRefused, errors.TableError]
+)
+def test_the_remedy_of_an_error_with_many_causes_names_none_of_them(
+    error: type[HeadraceError],
+) -> None:
+    for cause in ("report", "key column", "same version", "setting that the message names"):
+        assert cause not in error.remedy
+
+
 def test_a_code_is_found_again_in_the_text_that_spark_carries() -> None:
     text = f"PythonException: Traceback …\n  {BadPosition('Text is not a position', text='x')}\n"
     assert code_in(text) == "changelog.bad_position"

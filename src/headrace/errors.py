@@ -387,7 +387,10 @@ class ServerRefused(SourceRefused):
     """The settings or the version of the database server do not allow capture."""
 
     code = "capture.server_refused"
-    remedy = "Change the setting that the message names, and start again."
+    remedy = (
+        "Check the version and the settings of the server. Point the source at the server itself,"
+        " not at a proxy or a connection pool, and start again."
+    )
 
 
 class NotPermitted(SourceRefused):
@@ -755,7 +758,10 @@ class BadRequest(ControlError):
 
     code = "control.bad_request"
     exit_code = 2
-    remedy = "Use the headrace command of the same version as the engine."
+    remedy = (
+        "Correct the request. If the headrace command sent it, use the version of the engine for"
+        " both."
+    )
 
 
 class InvalidConfiguration(ControlError):
@@ -789,6 +795,7 @@ class TableError(HeadraceError):
     """An operation on a table in memory failed."""
 
     code = "tables.failed"
+    remedy = "Correct the call that the message describes."
 
 
 class NoKey(TableError):
@@ -886,9 +893,7 @@ class BadTransform(PipelineError):
 
     code = "pipeline.bad_transform"
     exit_code = 2
-    remedy = (
-        "Do not change key columns, except to rename them, and give every column a unique name."
-    )
+    remedy = "Correct the step or the argument that the message names."
 
 
 class BadFunction(PipelineError):

@@ -595,7 +595,12 @@ def _ask_reload(
         raise UnknownTable("No pipeline has this table", table=table, source=recording.name)
     runs = [run for run in runs if run.pipeline.mode != "changes"]
     if not runs:
-        raise BadTransform("Pipelines in mode changes do not load baselines", table=table)
+        raise BadTransform(
+            "Pipelines in mode changes do not load baselines",
+            table=table,
+            remedy="Reload tables of pipelines in another mode. To load these once, add a pipeline"
+            " in mode baseline_then_changes, or use headrace replay.",
+        )
     newest = recording.log.usable_baseline(table)
     for run in runs:
         # The same number for all: they share the copy.

@@ -517,7 +517,7 @@ class SettingError(HeadraceError):
 
     code = "config.failed"
     exit_code = 2
-    remedy = "Correct the value; docs/reference/configuration.md describes every key."
+    remedy = "Correct the value; the page Configuration of the reference describes every key."
 
 
 class UnknownKey(SettingError):
@@ -527,14 +527,14 @@ class UnknownKey(SettingError):
     """
 
     code = "config.unknown_key"
-    remedy = "Correct the key or remove it; docs/reference/configuration.md lists all keys."
+    remedy = "Correct the key or remove it; the page Configuration of the reference lists all keys."
 
 
 class MissingKey(SettingError):
     """A required key is missing."""
 
     code = "config.missing_key"
-    remedy = "Add the key; docs/reference/configuration.md describes its values."
+    remedy = "Add the key; the page Configuration of the reference describes its values."
 
 
 class WrongType(SettingError):
@@ -542,8 +542,8 @@ class WrongType(SettingError):
 
     code = "config.wrong_type"
     remedy = (
-        "Write a value of the type that the message names; docs/reference/configuration.md has"
-        " examples."
+        "Write a value of the type that the message names; the page Configuration of the reference"
+        " has examples."
     )
 
 
@@ -614,8 +614,7 @@ class ConfigSyntax(ConfigText):
 
     code = "config.syntax"
     remedy = (
-        "Correct it at the location in the message; docs/guides/configuration.md describes the"
-        " syntax."
+        "Correct it at the location in the message; the guide Configuration describes the syntax."
     )
 
 

@@ -773,7 +773,7 @@ class InvalidConfiguration(ControlError):
     @classmethod
     def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
         """Return one error for all `errors`, in their order."""
-        return cls("; ".join(error.message for error in errors)).holding(errors)
+        return cls("; ".join(error.sentence for error in errors)).holding(errors)
 
     errors: tuple[HeadraceError, ...] = ()
 

@@ -76,9 +76,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
-_LOG_SECONDS = 0.1
-"""How long a stop waits at least for a line in the log file."""
-
 _log = logger(__name__)
 
 
@@ -326,8 +323,11 @@ class Engine:
 
     def _abandon(self, part: str) -> None:
         # Not on this thread: what hangs may be the disk of the log file.
-        seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
-        call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
+        limits = self._state.stop_limits
+        written = call_within(
+            limits.for_a_line, lambda: _log.error("stop did not wait any longer", left=part)
+        )
+        limits.log_hangs = not written
         with suppress(Exception):  # whatever cannot be shown, everything else must be stopped
             self._state.options.on_step(f"{part} did not stop in time and was left behind")
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from headrace.engine import engine
 from headrace.errors import SparkFailed
 from headrace.pipeline.runner import SparkRunner
 from headrace.runtime import spark
 from headrace.runtime.spark import SparkWatchdog
 from headrace.spark_session import jvm
-from tests.support.shop import PATIENCE, await_seen
+from headrace.targets.memory import memory
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import PATIENCE, Market, await_seen
 
 
 class Dead:
@@ -52,6 +55,32 @@ def test_a_full_disk_is_named_when_spark_cannot_start(
     monkeypatch.setattr(jvm, "make_private_folder", full)
     with pytest.raises(SparkFailed, match="No space left on device"):
         jvm._start(tmp_path, {}, {}, ui=False, events=False)
+
+
+def test_a_start_says_that_spark_is_starting_before_it_starts(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = list[str]()
+
+    class Started(ArrowRunner):
+        alive = True
+
+        def __init__(self, *given: object) -> None:
+            super().__init__()
+            steps.append("… takes long")
+
+        def revive(self) -> bool:
+            return True
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(engine, "spark_runner", Started)
+    made = engine.Engine(
+        market.pipeline(memory()), data=market.data, recorder="thread", on_step=steps.append
+    )
+    with made:
+        assert made.await_ready(PATIENCE)
+    assert steps[:4] == ["recording shop", "starting Spark", "… takes long", "Spark is ready"]
 
 
 class Session:

@@ -46,6 +46,35 @@ def test_spark_is_restarted_although_attempts_fail_with_any_error(
     watchdog.stop()
 
 
+def test_a_spark_that_was_restarted_runs_although_the_next_check_is_far_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark, "_LOOK_SECONDS", 0.005)
+    now, dead = [0.0], Dead()
+    watchdog = SparkWatchdog(dead, lambda: None, lambda: now[0])
+    assert await_seen(lambda: dead.attempts == 3 and watchdog.down_seconds is None)
+    watchdog.stop()
+    # After many attempts the pause until the next check is as long as that.
+    now[0] += spark._LONGEST_SECONDS
+    assert watchdog.down_seconds is None
+
+
+def test_spark_is_watched_although_whoever_is_told_of_it_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark, "_LOOK_SECONDS", 0.005)
+    dead = Dead()
+
+    def raises() -> None:
+        raise KeyError("a callback of the user's")
+
+    watchdog = SparkWatchdog(dead, raises)
+    assert await_seen(lambda: dead.attempts == 3 and watchdog.down_seconds is None)
+    dead.attempts = 0
+    assert await_seen(lambda: dead.attempts == 3 and watchdog.down_seconds is None)
+    watchdog.stop()
+
+
 def test_a_full_disk_is_named_when_spark_cannot_start(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,30 @@ def test_a_killed_recorder_ends_readiness_until_its_successor_reads(shop: Shop) 
     assert {row["id"]: dict(row) for row in orders.all()} == shop.truth()
 
 
+def test_a_function_that_is_told_of_readiness_and_raises_is_nobody_elses_trouble(
+    shop: Shop,
+) -> None:
+    orders, told = memory(), list[str]()
+    engine = shop.engine(shop.pipeline(orders))
+
+    def raises() -> None:
+        told.append("raises")
+        raise KeyError("not ours")
+
+    engine.on_ready(raises)
+    engine.on_ready(lambda: told.append("the next one"))
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: told == ["raises", "the next one"])
+        # Whichever thread called them: changes are read, delivered and reported as before.
+        for key in (20, 21):
+            shop.insert(range(key, key + 1))
+            assert await_that(engine, lambda key=key: orders.get(key) is not None)
+        assert await_that(engine, engine.is_ready)
+    log = (shop.data / "logs" / "headrace.log").read_text()
+    assert "function of on_ready raised" in log
+
+
 @pytest.mark.parametrize("error", [TargetError("Not now"), JobFailed("No executor")])
 def test_a_target_that_refuses_is_tried_again_until_it_heals(
     shop: Shop, error: TargetError | JobFailed

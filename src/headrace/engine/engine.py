@@ -488,7 +488,11 @@ class Engine:
         return self._state.readiness.now(source, table, pipeline)
 
     def on_ready(self, call: Callable[[], None]) -> None:
-        """Call `call` once, when the engine is ready: immediately if it is."""
+        """
+        Call `call` once, when the engine is ready: immediately if it is.
+
+        Later, it is called on a thread of the engine, and what it raises is only logged.
+        """
         self._state.readiness.call(call)
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:

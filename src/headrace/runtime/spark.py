@@ -175,7 +175,7 @@ class SparkWatchdog:
             self._died_at = now
         self._alive = found
         if changed:
-            self._tell()
+            self._report_change()
         return found
 
     def _watch(self) -> None:
@@ -191,9 +191,9 @@ class SparkWatchdog:
                 _log.failed("Spark could not be restarted", error)
             # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
-            self._tell()
+            self._report_change()
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         try:
             self._on_change()
         except Exception as error:  # noqa: BLE001 - a caller's own code; the checks must go on

@@ -758,8 +758,8 @@ class BadRequest(ControlError):
     code = "control.bad_request"
     exit_code = 2
     remedy = (
-        "Correct the request. If the headrace command sent it, use the version of the engine for"
-        " both."
+        "Correct the request. If the headrace command sent it, command and engine have different"
+        " versions: use the same for both."
     )
 
 

@@ -391,7 +391,10 @@ class ServerRefused(SourceRefused):
     """The settings or the version of the database server do not allow capture."""
 
     code = "capture.server_refused"
-    remedy = "Change the setting that the message names, and start again."
+    remedy = (
+        "Check the version and the settings of the server. Point the source at the server itself,"
+        " not at a proxy or a connection pool, and start again."
+    )
 
 
 class NotPermitted(SourceRefused):
@@ -518,7 +521,7 @@ class SettingError(HeadraceError):
 
     code = "config.failed"
     exit_code = 2
-    remedy = "Correct the value; docs/reference/configuration.md describes every key."
+    remedy = "Correct the value; the page Configuration of the reference describes every key."
 
 
 class UnknownKey(SettingError):
@@ -528,14 +531,14 @@ class UnknownKey(SettingError):
     """
 
     code = "config.unknown_key"
-    remedy = "Correct the key or remove it; docs/reference/configuration.md lists all keys."
+    remedy = "Correct the key or remove it; the page Configuration of the reference lists all keys."
 
 
 class MissingKey(SettingError):
     """A required key is missing."""
 
     code = "config.missing_key"
-    remedy = "Add the key; docs/reference/configuration.md describes its values."
+    remedy = "Add the key; the page Configuration of the reference describes its values."
 
 
 class WrongType(SettingError):
@@ -543,8 +546,8 @@ class WrongType(SettingError):
 
     code = "config.wrong_type"
     remedy = (
-        "Write a value of the type that the message names; docs/reference/configuration.md has"
-        " examples."
+        "Write a value of the type that the message names; the page Configuration of the reference"
+        " has examples."
     )
 
 
@@ -615,8 +618,7 @@ class ConfigSyntax(ConfigText):
 
     code = "config.syntax"
     remedy = (
-        "Correct it at the location in the message; docs/guides/configuration.md describes the"
-        " syntax."
+        "Correct it at the location in the message; the guide Configuration describes the syntax."
     )
 
 
@@ -759,7 +761,10 @@ class BadRequest(ControlError):
 
     code = "control.bad_request"
     exit_code = 2
-    remedy = "Use the headrace command of the same version as the engine."
+    remedy = (
+        "Correct the request. If the headrace command sent it, command and engine have different"
+        " versions: use the same for both."
+    )
 
 
 class InvalidConfiguration(ControlError):
@@ -772,7 +777,7 @@ class InvalidConfiguration(ControlError):
     @classmethod
     def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
         """Return one error for all `errors`, in their order."""
-        return cls("; ".join(error.message for error in errors)).holding(errors)
+        return cls("; ".join(error.sentence for error in errors)).holding(errors)
 
     errors: tuple[HeadraceError, ...] = ()
 
@@ -793,6 +798,7 @@ class TableError(HeadraceError):
     """An operation on a table in memory failed."""
 
     code = "tables.failed"
+    remedy = "Correct the call that the message describes."
 
 
 class NoKey(TableError):
@@ -890,9 +896,7 @@ class BadTransform(PipelineError):
 
     code = "pipeline.bad_transform"
     exit_code = 2
-    remedy = (
-        "Do not change key columns, except to rename them, and give every column a unique name."
-    )
+    remedy = "Correct the step or the argument that the message names."
 
 
 class BadFunction(PipelineError):

@@ -306,18 +306,25 @@ class Replay:
     # -- baselines ----------------------------------------------------------------------------
 
     def _load(self, part: Span) -> None:
+        read = 0
         for name, table in self._tables.items():
             number = 0 if table.baseline is None else table.baseline.baseline
             table.loading = self._target.load(name, number)
             if table.baseline is not None:
-                self._load_rows(table, table.baseline, table.loading)
+                self._read = (read, 0)
+                self._load_rows(table, table.baseline, table.loading, part)
+                # A filter drops rows: how many were read is only known at the end.
+                read += table.baseline.rows
+                self._read = (read, 0)
             if table.baseline is None or not self._keyed:
                 # Only a target with one row per key has to wait until the table is exact.
                 table.loading.switch(table.since)
                 table.loading = None
         self._report(part.after)
 
-    def _load_rows(self, table: ReplayTable, baseline: Baseline, loading: Loading) -> None:
+    def _load_rows(
+        self, table: ReplayTable, baseline: Baseline, loading: Loading, part: Span
+    ) -> None:
         files, failures = baseline.files, list[Failure]()
         with _located(table.member.table, table.since):
             parts = self._jobs.parts(table.member, files)
@@ -330,10 +337,8 @@ class Replay:
                 failures += self._jobs.refuse_loaded(table.member, files, loaded.rows, refused)
             failures += loaded.failures
             self._rows += loaded.rows.num_rows
-            # A filter drops rows: how many were read is only known at the end.
-            self._read = (self._rows, 0)
-            self._report(table.since)
-        self._read = (self._of[0], 0)
+            self._read = (self._read[0] + loaded.rows.num_rows, 0)
+            self._report(part.after)
         dead_letters = baseline_dead_letters(
             self._log, files, failures, baseline.baseline, table.since
         )

@@ -391,7 +391,11 @@ class Delivery:
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
-                raise BadTransform("The runner cannot pass DataFrames to the target", pipeline=name)
+                raise BadTransform(
+                    "The runner cannot pass DataFrames to the target",
+                    pipeline=name,
+                    remedy="Start the engine with Spark, or use another target.",
+                )
             self._giving = FrameDelivery(name, pipeline.target, prepared, context.check_run)
         self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
 

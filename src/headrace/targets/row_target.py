@@ -299,7 +299,11 @@ class RowTarget(ABC):
 
     def _opened(self) -> _Calls:
         if self._calls is None:
-            raise TableError("The target is not open", target=type(self).__name__)
+            raise TableError(
+                "The target is not open",
+                target=type(self).__name__,
+                remedy="Call this only while an engine runs the target's pipeline.",
+            )
         return self._calls
 
 
@@ -421,7 +425,10 @@ class RowLoading:
         calls = self._calls
         if calls.load is not self:
             raise TableError(
-                "The load has ended, or another one has begun", table=calls.target.schema.table
+                "The load has ended, or another one has begun",
+                table=calls.target.schema.table,
+                remedy="Begin a load for each baseline, and use it until it is switched or"
+                " discarded.",
             )
         if not calls.loading:
             calls.at(ORIGIN, "")

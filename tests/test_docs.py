@@ -18,6 +18,7 @@ import pytest
 import headrace
 from headrace.cli.main import headrace as command_line
 from headrace.errors import all_errors
+from headrace.runtime.model import PipelineState, TableState
 from tests.support.children import python
 from tests.support.sources import ROOT, all_of, modules, name, text
 from tools.obligations import AFTERWARDS, UPHELD, proofs
@@ -184,6 +185,18 @@ def test_commands_on_a_page_exist() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     reference = (ROOT / "docs/reference/api.md").read_text()
     assert [n for n in headrace.__all__ if not re.search(rf"`(hr\.)?{n}\b", reference)] == []
+
+
+def test_every_state_of_a_source_and_a_table_is_in_the_reference() -> None:
+    reference = (ROOT / "docs/reference/api.md").read_text()
+    code = "".join(
+        (ROOT / "src/headrace" / module).read_text()
+        for module in ("capture/recorder.py", "capture/process.py", "runtime/source_run.py")
+    )
+    moves = re.findall(r'(?:_move\(|StateReport\(|_state = )"([a-z]+)"', code)
+    states = {*moves, "resetting", "silent", *TableState, *PipelineState}
+    assert {"full", "watching", "catching_up", "paused"} <= states
+    assert [state for state in sorted(states) if f"`{state}`" not in reference] == []
 
 
 def test_every_command_is_in_the_readme_or_the_docs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import re
 from collections import Counter
@@ -68,6 +69,16 @@ def test_a_remedy_of_the_class_holds_unless_another_is_given() -> None:
     assert Locked.remedy != "Wait."
 
 
+@pytest.mark.parametrize(
+    "error", [errors.BadTransform, errors.BadRequest, errors.ServerRefused, errors.TableError]
+)
+def test_the_remedy_of_an_error_with_many_causes_names_none_of_them(
+    error: type[HeadraceError],
+) -> None:
+    for cause in ("report", "key column", "same version", "setting that the message names"):
+        assert cause not in error.remedy
+
+
 def test_a_code_is_found_again_in_the_text_that_spark_carries() -> None:
     text = f"PythonException: Traceback …\n  {BadPosition('Text is not a position', text='x')}\n"
     assert code_in(text) == "changelog.bad_position"
@@ -83,6 +94,11 @@ def test_errors_of_a_configuration_are_gathered_in_order() -> None:
     found: list[HeadraceError] = [BadPosition("One"), Locked("Two")]
     gathered = pickle.loads(pickle.dumps(InvalidConfiguration.of(found)))
     assert gathered.message == "One; Two"
+    # Several tables may have the same problem.
+    found = [BadPosition("No key", table=table) for table in ("orders", "items")]
+    both = InvalidConfiguration.of(found)
+    assert both.message == "No key (table orders); No key (table items)"
+    assert str(both) == f"[headrace:{InvalidConfiguration.code}] {both.message}"
     assert [error.code for error in gathered.errors] == [BadPosition.code, Locked.code]
 
 
@@ -90,6 +106,20 @@ def test_the_tree_is_drawn_at_the_top_of_the_module() -> None:
     assert errors.__doc__ is not None
     drawn = set(re.findall(r"\b[A-Z]\w+", errors.__doc__.split("Spark carries")[0]))
     assert {error.__name__ for error in CLASSES} <= drawn
+
+
+@pytest.mark.slow
+def test_no_text_names_a_page_by_a_path_that_an_installation_does_not_have() -> None:
+    wrong = [
+        f"{name(module)}: {text}"
+        for module in modules(SRC)
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(text := node.value, str)
+        # Docstrings of modules are for readers of the code.
+        if re.search(r"(?<![/\w])docs/\w", text)
+        and text != ast.get_docstring(ast.parse(module.read_text()), clean=False)
+    ]
+    assert wrong == [], all_of(wrong)
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.deadletters.letter import DeadLetter
     from headrace.engine.engine import Engine, record
     from headrace.engine.replay import Replayed, ReplayProgress
-    from headrace.errors import HeadraceError
+    from headrace.errors import HeadraceError, RowRefused
     from headrace.lake.target import table
     from headrace.pipeline.definition import DeadLetters, Pipeline
     from headrace.pipeline.foreach import foreach_batch
@@ -73,6 +73,7 @@ __all__ = [
     "Replayed",
     "Retries",
     "Row",
+    "RowRefused",
     "RowTarget",
     "SourceInfo",
     "TableChange",
@@ -113,6 +114,7 @@ _MODULES = {
     "Replayed": "headrace.engine.replay",
     "Retries": "headrace.capture.messages",
     "Row": "headrace.tables.columns",
+    "RowRefused": "headrace.errors",
     "RowTarget": "headrace.targets.row_target",
     "SourceInfo": "headrace.runtime.info",
     "TableChange": "headrace.targets.memory",

@@ -60,6 +60,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
   + TargetError              a target could not apply a batch
     - LoadedAgain              a table at a target is not as it was left; a notice
     - FunctionFailed           the user's own target code raised
+    - RowRefused, RowsRefused  rows that the target will not take: they become dead letters
     - UnknownValue             an unchanged value was not sent, and is not stored here
   + ControlError             the engine
     - NotInstalled             a package that comes with an extra is missing
@@ -92,6 +93,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 __all__ = [
@@ -163,6 +165,8 @@ __all__ = [
     "RecordsRefused",
     "Reopening",
     "RowFailed",
+    "RowRefused",
+    "RowsRefused",
     "RunTwice",
     "SchemaChanged",
     "ServerRefused",
@@ -394,7 +398,10 @@ class ServerRefused(SourceRefused):
     """The settings or the version of the database server do not allow capture."""
 
     code = "capture.server_refused"
-    remedy = "Change the setting that the message names, and start again."
+    remedy = (
+        "Check the version and the settings of the server. Point the source at the server itself,"
+        " not at a proxy or a connection pool, and start again."
+    )
 
 
 class NotPermitted(SourceRefused):
@@ -575,7 +582,7 @@ class SettingError(HeadraceError):
 
     code = "config.failed"
     exit_code = 2
-    remedy = "Correct the value; docs/reference/configuration.md describes every key."
+    remedy = "Correct the value; the page Configuration of the reference describes every key."
 
 
 class UnknownKey(SettingError):
@@ -585,14 +592,14 @@ class UnknownKey(SettingError):
     """
 
     code = "config.unknown_key"
-    remedy = "Correct the key or remove it; docs/reference/configuration.md lists all keys."
+    remedy = "Correct the key or remove it; the page Configuration of the reference lists all keys."
 
 
 class MissingKey(SettingError):
     """A required key is missing."""
 
     code = "config.missing_key"
-    remedy = "Add the key; docs/reference/configuration.md describes its values."
+    remedy = "Add the key; the page Configuration of the reference describes its values."
 
 
 class WrongType(SettingError):
@@ -600,8 +607,8 @@ class WrongType(SettingError):
 
     code = "config.wrong_type"
     remedy = (
-        "Write a value of the type that the message names; docs/reference/configuration.md has"
-        " examples."
+        "Write a value of the type that the message names; the page Configuration of the reference"
+        " has examples."
     )
 
 
@@ -672,8 +679,7 @@ class ConfigSyntax(ConfigText):
 
     code = "config.syntax"
     remedy = (
-        "Correct it at the location in the message; docs/guides/configuration.md describes the"
-        " syntax."
+        "Correct it at the location in the message; the guide Configuration describes the syntax."
     )
 
 
@@ -816,7 +822,10 @@ class BadRequest(ControlError):
 
     code = "control.bad_request"
     exit_code = 2
-    remedy = "Use the headrace command of the same version as the engine."
+    remedy = (
+        "Correct the request. If the headrace command sent it, command and engine have different"
+        " versions: use the same for both."
+    )
 
 
 class InvalidConfiguration(ControlError):
@@ -829,7 +838,7 @@ class InvalidConfiguration(ControlError):
     @classmethod
     def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
         """Return one error for all `errors`, in their order."""
-        return cls("; ".join(error.message for error in errors)).holding(errors)
+        return cls("; ".join(error.sentence for error in errors)).holding(errors)
 
     errors: tuple[HeadraceError, ...] = ()
 
@@ -850,6 +859,7 @@ class TableError(HeadraceError):
     """An operation on a table in memory failed."""
 
     code = "tables.failed"
+    remedy = "Correct the call that the message describes."
 
 
 class NoKey(TableError):
@@ -947,9 +957,7 @@ class BadTransform(PipelineError):
 
     code = "pipeline.bad_transform"
     exit_code = 2
-    remedy = (
-        "Do not change key columns, except to rename them, and give every column a unique name."
-    )
+    remedy = "Correct the step or the argument that the message names."
 
 
 class BadFunction(PipelineError):
@@ -1123,6 +1131,52 @@ class FunctionFailed(TargetError):
 
     code = "targets.function_failed"
     remedy = "Fix the code. It gets the same batch again, with the same id."
+
+
+class RowRefused(TargetError):
+    """
+    A target will not take a row, however often it comes.
+
+    A hook of `hr.RowTarget` raises it: the row becomes a dead letter with the message as its
+    reason. The engine reports it if the pipeline is set to stop then.
+    """
+
+    code = "targets.row_refused"
+    remedy = (
+        "Correct the row at the source, or let the target take it, and start again. Or let such"
+        " rows become dead letters: on_error=hr.DeadLetters()."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that a target will not take."""
+
+    table: str
+    row: int
+    """Its index among the rows of the table that the target was given."""
+
+    code: str = "ROW_REFUSED"
+    """Why, in a word: the HTTP status, the name of a constraint."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Details. They are only kept in the dead letter, so they may contain values."""
+
+
+class RowsRefused(TargetError):
+    """A target refused some rows. The engine makes them dead letters, and goes on."""
+
+    code = "targets.rows_refused"
+    remedy = "Refused rows become dead letters; see headrace dead-letters list."
+
+    rows: tuple[RefusedRow, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[RefusedRow]) -> Self:
+        """Return the error for these rows."""
+        error = cls("The target refused rows")
+        error.rows = tuple(rows)
+        return error
 
 
 class UnknownValue(TargetError):

@@ -3,6 +3,7 @@
 import errno
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,7 @@ from headrace.capture.messages import (
     Warned,
 )
 from headrace.capture.recorder import Recorder
+from headrace.capture.source import Lag
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import Reopening, SourceRefused, SourceUnreachable
@@ -522,6 +524,59 @@ def test_lag_is_told_once_a_second_and_after_flushes(world: World) -> None:
     world.step()
     (lag,) = [report for report in world.step(FlushNow()) if isinstance(report, LagReport)]
     assert (lag.changes, lag.captured) == (0, 2)
+
+
+class Measured(MemorySource):
+    """A source that measures how far reading is behind it, as a test says."""
+
+    now = Lag(seconds=0.0, age=0.0)
+
+    def lag(self) -> Lag:
+        return self.now
+
+
+@pytest.fixture
+def measured(world: World) -> Measured:
+    """The source of a recorder that has just said that all is in the log."""
+    source = Measured(clock=world.clock)
+    source.traits = replace(source.traits, measures_lag=True)
+    source.set_supports_resume(True)
+    source.set_schema(TABLE, {"id": "int64", "name": "text"}, key=["id"])
+    world.source, world.origin_term = source, 2
+    world.start()
+    for _ in range(3):
+        world.step(after=1.1)
+    return source
+
+
+def lags(reports: Sequence[Report]) -> list[LagReport]:
+    return [report for report in reports if isinstance(report, LagReport)]
+
+
+def test_what_was_read_and_is_not_in_the_log_counts_as_not_read(
+    world: World, measured: Measured
+) -> None:
+    measured.now = Lag(seconds=None, age=40.0)
+    world.step(after=1.1)
+    world.step(after=1.1)
+    # All of it was read at once, and the flush is yet to come.
+    world.insert(1)
+    measured.now = Lag(seconds=0.0, age=0.0, bytes=0)
+    (lag,) = lags(world.step(after=0.2))
+    assert lag.seconds == lag.age and lag.age and lag.age > 40
+    (lag,) = lags(world.step(FlushNow(), after=1.1))
+    assert (lag.seconds, lag.age) == (0.0, 0.0)
+
+
+def test_a_steady_load_does_not_keep_a_source_from_being_current(
+    world: World, measured: Measured
+) -> None:
+    found = []
+    for number in range(100):
+        world.insert(number)
+        found += lags(world.step(after=0.1))
+    assert 8 <= len(found) <= 12
+    assert all(lag.age is not None and lag.age <= 1.5 for lag in found), found
 
 
 @pytest.mark.meets("R31", "R36")

@@ -13,7 +13,7 @@ from headrace.errors import CorruptSegment, JobFailed, TargetError
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch
 from headrace.testing.target import ScriptedTarget
-from tests.support.shop import PATIENCE, Shop, await_that
+from tests.support.shop import PATIENCE, Shop, await_seen, await_that
 
 
 @pytest.mark.meets("R31", "P2")
@@ -36,6 +36,30 @@ def test_a_killed_recorder_ends_readiness_until_its_successor_reads(shop: Shop) 
         assert source.recorder_pid not in (None, first)
         assert await_that(engine, lambda: orders.count() == 20)
     assert {row["id"]: dict(row) for row in orders.all()} == shop.truth()
+
+
+def test_a_function_that_is_told_of_readiness_and_raises_is_nobody_elses_trouble(
+    shop: Shop,
+) -> None:
+    orders, told = memory(), list[str]()
+    engine = shop.engine(shop.pipeline(orders))
+
+    def raises() -> None:
+        told.append("raises")
+        raise KeyError("not ours")
+
+    engine.on_ready(raises)
+    engine.on_ready(lambda: told.append("the next one"))
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: told == ["raises", "the next one"])
+        # Whichever thread called them: changes are read, delivered and reported as before.
+        for count in (11, 12):
+            shop.insert(range(count, count + 1))
+            assert await_seen(lambda count=count: orders.count() == count)  # type: ignore[misc]
+        assert await_that(engine, engine.is_ready)
+    log = (shop.data / "logs" / "headrace.log").read_text()
+    assert "function of on_ready raised" in log
 
 
 @pytest.mark.parametrize("error", [TargetError("Not now"), JobFailed("No executor")])

@@ -191,6 +191,26 @@ def test_the_live_pipeline_its_progress_and_its_target_are_not_touched(tmp_path:
     shop.close()
 
 
+def test_the_progress_of_several_tables_never_goes_back(tmp_path: Path) -> None:
+    market = Market(tmp_path, ("orders", "items"))
+    paid_only = [equals("status", "paid")]
+    both = market.pipeline(memory(), "orders", "items", name="both", filters=paid_only)
+    with market.engine(both) as engine:
+        assert engine.await_ready(PATIENCE)
+        # Baselines from different positions, of which a filter leaves out rows.
+        market.put("orders", 1, "open")
+        assert engine.reload("shop", "orders", timeout=PATIENCE)
+        reports: list[ReplayProgress] = []
+        done = engine.replay("both", "memory", on_progress=reports.append)
+        assert done.baseline_rows == 19
+    rows = [each.rows for each in reports]
+    assert rows == sorted(rows)
+    assert rows[0] <= 10, "the rows of the first table were taken for those of both"
+    assert (rows[-1], reports[-1].of_rows) == (20, 20)
+    positions = [each.position for each in reports]
+    assert positions == sorted(positions)
+
+
 def test_two_replays_of_one_pipeline_go_on_at_the_same_time(market: Market) -> None:
     meet = threading.Barrier(2, timeout=PATIENCE)
 

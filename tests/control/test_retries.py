@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 
+from headrace.api.handlers import ControlService
 from headrace.capture.messages import Retries
+from headrace.changelog.position import Position
 from headrace.config.schema import Plain, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
-from headrace.errors import InvalidConfiguration, JobFailed, WrongValue
+from headrace.errors import InvalidConfiguration, JobFailed, TargetError, WrongValue
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
 from headrace.runtime.model import Again, Stop, decide
 from headrace.targets.memory import memory
+from headrace.targets.target import Batch
+from headrace.testing.target import ScriptedTarget
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
 
@@ -58,6 +63,45 @@ def test_a_pipeline_stops_after_as_many_failures_in_a_row_and_resume_tries_as_of
         engine.resume("orders")
         assert engine.await_ready(PATIENCE)
         assert await_seen(lambda: orders.count() == 11)
+
+
+def test_a_row_that_a_target_refuses_is_shown_and_stops_its_pipeline_alone(market: Market) -> None:
+    looked = threading.Event()
+
+    class Refusing(ScriptedTarget):
+        tries = 0
+
+        def write(self, batch: Batch) -> Position:
+            if any(11 in rows.column("id").to_pylist() for rows in batch.tables.values()):
+                self.tries += 1
+                if self.tries > 1:
+                    looked.wait(PATIENCE)
+                raise TargetError("The target takes no such row", target="refusing")
+            return super().write(batch)
+
+    orders, seen = memory(), list[tuple[str, str]]()
+    engine = Engine(
+        market.pipeline(Refusing(), name="refused"), market.pipeline(orders, name="sound"),
+        data=market.data, runner=ArrowRunner(), recorder="thread", retry=Retries(3, 0.01, 0.02),
+    )  # fmt: skip
+
+    def look() -> bool:
+        (refused, _) = ControlService(engine).unary["Status"]({})["pipelines"]
+        seen.append((refused["state"], refused["reason"]))
+        if refused["reason"].startswith("retrying"):
+            looked.set()
+        return bool(refused["state"] == "failed")
+
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 11)
+        assert await_seen(look)
+        market.put("orders", 12)
+        assert await_seen(lambda: orders.count() == 12)
+        assert engine.is_ready(pipeline="sound")
+    why = "The target takes no such row (target refusing)"
+    assert ("not_ready", f"retrying: {why}") in seen
+    assert seen[-1] == ("failed", why)
 
 
 def test_a_source_stops_after_as_many_failures_and_is_started_by_resume(market: Market) -> None:

@@ -23,6 +23,7 @@ from headrace.tables import Row
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.targets.row_target import RowTarget
 from headrace.targets.target import SchemaAnswer, Target
+from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 
 pytestmark = pytest.mark.meets("R23b")
@@ -56,13 +57,17 @@ class World(Stepping):
         self.flush()
         self.settle(self.live)
 
-    def reconnect(self) -> None:
-        """Let the recorder lose its source, and find it again."""
+    def disconnect(self) -> None:
+        """Let the recorder lose its source, and find it again; the pipeline has not looked."""
         self.source.inject_error(SourceUnreachable("gone"))
         self.recorder.step([], 0)
         self.recorder._retry_at = 0
         self.recorder.step([], 0)
         self.log.refresh()
+
+    def reconnect(self) -> None:
+        """The same, and then the pipeline goes on."""
+        self.disconnect()
         self.settle(self.live)
 
 
@@ -140,6 +145,35 @@ def test_a_table_that_is_loaded_again_says_why_until_it_is_shown() -> None:
         reasons.add((member.state == TableState.LIVE, member.load_reason))
     assert (False, "its columns changed: note added") in reasons
     assert {why for shown, why in reasons if shown} <= {""}
+    assert (member.state, member.load_reason) == (TableState.LIVE, "")
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        ("rewritten rows", "its columns were altered"),
+        ("another history", "the source was restored or replaced"),
+        ("a request", "a new copy was requested"),
+        ("a release", "released from its source"),
+    ],
+)
+def test_every_cause_of_a_load_has_its_reason(happens: str, why: str) -> None:
+    world = World(ScriptedTarget())
+    (member,) = world.live.members
+    match happens:
+        case "rewritten rows":
+            world.source.add_column("orders", "drawn", "int64", 5, rewritten=True)
+            world.disconnect()
+        case "another history":
+            world.source.reset()
+            world.disconnect()
+        case "a request":
+            world.live.ask_reload("orders", world.numbers)
+        case "a release":
+            world.live.release_source(source="shop")
+    world.live.step()
+    assert (member.state == TableState.LIVE, member.load_reason) == (False, why)
+    world.settle(world.live)
     assert (member.state, member.load_reason) == (TableState.LIVE, "")
 
 

@@ -138,6 +138,17 @@ def test_the_silence_of_a_stream_does_not_count_while_no_table_matches(market: M
     assert recording.state == "watching"
 
 
+def test_the_lag_grows_while_no_report_arrives(market: Market) -> None:
+    clock = Clock()
+    recording = recorded(market, clock)
+    recording.on_report(StateReport("streaming"))
+    recording.on_report(LagReport(None, 0.25, 0, 0, age=0.5, silence=0.5, at=clock.now))
+    clock.now += 1
+    assert recording.info().lag_seconds == 0.25
+    clock.now += 6
+    assert recording.info().lag_seconds == 7.25
+
+
 @pytest.mark.parametrize("measures_lag", [True, False])
 def test_a_report_that_was_read_late_says_nothing_of_the_time_in_between(
     market: Market, measures_lag: bool

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import headrace.engine.engine as engine_module
 from headrace.engine.engine import Engine, _part
 from headrace.errors import ControlError, WrongValue
 from headrace.observe import logs
+from headrace.runtime import threads
 from headrace.runtime.info import RowCounts
 from headrace.runtime.threads import StopLimits
 from headrace.targets.memory import IndexedMemory, memory
@@ -137,6 +140,25 @@ def test_each_step_of_a_stop_leaves_time_for_the_ones_after_it() -> None:
     assert StopLimits(0.0).next == 0.0
     with pytest.raises(WrongValue):
         Engine(shutdown_timeout="0s")
+
+
+def test_all_steps_together_end_in_time_though_every_one_hangs(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, left = [0.0], list[str]()
+
+    def hangs(seconds: float, call: object) -> bool:
+        now[0] += seconds
+        return False
+
+    engine = Engine(data=market.data, shutdown_timeout=30, on_step=left.append)
+    monkeypatch.setattr(threads, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(engine_module, "call_within", hangs)
+    # Each is named in the log file, too, whose disk hangs as well.
+    engine._state.undo = [lambda: None] * 10
+    engine._end(StopLimits(30.0))
+    assert len(left) == 10
+    assert now[0] <= 30
 
 
 PROGRAM = """

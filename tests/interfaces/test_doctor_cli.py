@@ -55,6 +55,33 @@ def test_where_all_is_well_it_says_so(folder: Path, capsys: pytest.CaptureFixtur
     assert not (folder / "headrace-data").exists()
 
 
+@pytest.mark.parametrize(
+    ("there", "options", "exits"),
+    [
+        ("headrace-demo", [], 0),
+        ("headrace-data", [], 0),
+        ("elsewhere", ["--data", "elsewhere"], 0),
+        ("elsewhere", ["--data", "nowhere"], 1),
+        ("elsewhere", [], 1),
+        ("headrace-demo", ["--config", "headrace.conf"], 1),
+    ],
+)
+def test_an_engine_without_a_file_needs_none(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: str,
+    options: list[str],
+    exits: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / there).mkdir(mode=0o700)
+    assert exit_code(["doctor", "--json", *options]) == exits
+    [found] = results(capsys)["configuration"]
+    assert found["kind"] == ("wrong" if exits else "note")
+    assert "headrace.conf" in found["says"]
+
+
 def test_tables_that_are_captured_for_nobody_are_named_with_the_way_to_end_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

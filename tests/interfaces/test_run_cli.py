@@ -274,6 +274,33 @@ def test_a_notice_is_told_once_with_its_remedy(
         assert [new["number"] for _, new in again.new({"sources": [found]})] == [*numbers]
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["lines", "json"])
+def test_tables_that_are_copied_again_are_told_once_everywhere(
+    shop: Shop, inside: Begin, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    with inside("run", *form) as run:
+        run.ready()
+        shop.app.execute("alter table orders add column note text")
+        shop.app.execute("insert into orders (id, status) values (11, 'paid')")
+        run.said("every table is copied again: orders")
+        run.ready()
+        capsys.readouterr()
+        assert main.exit_code(["status", "--json"]) == 0
+        (status,) = lines_of(capsys.readouterr().out)
+        assert main.exit_code(["status"]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        _, out, err = run.ended()
+    (notice,) = status["sources"][0]["notices"]
+    assert notice["code"] == "capture.history_lost"
+    assert shown.count(notice["message"]) == 1
+    if form:
+        (event,) = [each for each in lines_of(out) if each["event"] == "notice"]
+        assert event == {"event": "notice", "source": "shop", **notice}
+    else:
+        assert err.count(notice["message"]) == 1
+        assert notice["remedy"] in " ".join(err.split())
+
+
 def test_a_source_that_is_away_is_one_line_however_many_pipelines_it_has(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

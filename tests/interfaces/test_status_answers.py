@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from headrace.cli.main import exit_code
 from headrace.cli.run import all_counted, rows_text
 from headrace.cli.status import remarks
 from headrace.deadletters.store import DeadLetterStore
-from headrace.engine import state
+from headrace.engine import state, status
 from headrace.engine.engine import Engine
+from headrace.runtime.info import RowCounts
 from headrace.runtime.lease import Lease
 from headrace.runtime.spark import FROZEN_SECONDS, SparkWatchdog
 from headrace.storage.disk import RealDisk
@@ -98,6 +100,30 @@ def test_a_target_whose_count_hangs_is_shown_with_its_last_count_and_the_age(
         assert await_seen(
             lambda: engine.pipeline_info("lame").tables[0].rows_age == 0, timeout=PATIENCE
         )
+
+
+def test_targets_are_waited_for_together_however_many_counts_hang(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waited = [0.0], list[float]()
+
+    class Hanging(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waited.append(timeout)
+            now[0] += timeout
+            return False
+
+    names = [f"p{number}" for number in range(20)]
+    with market.engine(*(market.pipeline(memory(), name=name) for name in names)) as engine:
+        assert engine.await_ready(PATIENCE)
+        monkeypatch.setattr(
+            status, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+        )
+        monkeypatch.setattr(RowCounts, "start", lambda counts, tables: Hanging())
+        assert len(status_of(engine)["pipelines"]) == 20
+    assert len(waited) >= 20
+    assert sum(waited) < 0.5, "an answer takes no longer than a second"
 
 
 def test_a_target_whose_count_raises_has_no_count(market: Market) -> None:

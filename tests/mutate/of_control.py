@@ -20,10 +20,10 @@ OF_CONTROL = (
     Mutation(
         "progress before apply",
         "runtime/delivery.py",
-        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        "            upto = self._offer(taking, batch, computed, self._target.write)\n",
         "            tables, lineage = list(batch.tables), context.log.lineage or ''\n"
         "            context.store.advance(self.name, tables, lineage, batch.last)\n"
-        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        "            upto = self._offer(taking, batch, computed, self._target.write)\n",
         seeds=100,
     ),
     Mutation(
@@ -251,6 +251,14 @@ OF_CONTROL = (
             ),
         ),
         test=f"{INTENTS}::test_a_write_whose_answer_got_lost_is_repeated_as_it_was",
+    ),
+    Mutation(
+        "what follows a refused row is applied",
+        "runtime/delivery.py",
+        "rows = without(computed.rows, parked.references)",
+        "rows = without(computed.rows, [each.reference for each in failures])",
+        test="tests/control/test_refused_rows.py"
+        "::test_a_batch_that_a_service_refuses_in_part_comes_again_without_these_rows",
     ),
     Mutation(
         "an intended batch cut anew",

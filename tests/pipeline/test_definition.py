@@ -143,6 +143,24 @@ def test_texts_are_compared_with_columns_of_text(make: Any) -> None:
         assert isinstance(error, BadExpression)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "remedy"),
+    [
+        (drop("id"), "a key column can be renamed"),
+        (derive(id="qty"), "a key column can be renamed"),
+        (rename(qty="status"), "unique name"),
+        (rename(qty=""), "Give every column a name"),
+        (derive(**{"": "qty"}), "Give every column a name"),
+        (mask("status", with_="\ud800"), "with_="),
+    ],
+)
+def test_the_remedy_of_a_step_fits_what_is_wrong_with_it(wrong: Any, remedy: str) -> None:
+    (error,) = errors(transforms=[wrong])
+    assert isinstance(error, BadTransform)
+    assert remedy in error.remedy
+    assert error.remedy != BadTransform.remedy
+
+
 @pytest.mark.meets("R23")
 def test_only_text_that_is_not_the_key_is_masked() -> None:
     assert not errors(transforms=[mask("status"), mask("status", keep=4, with_="x")])

@@ -347,6 +347,10 @@ def test_what_a_failover_needs_is_noted_as_far_as_a_primary_sees_it(database: Da
     assert "synchronized_standby_slots" not in ready
     gone = noted(["one"], ["one"], "one, two")
     assert "'one'" in gone["synchronized_standby_slots"]
+    # In the order of the setting, in every process.
+    names = [f"standby_{number}" for number in range(9, 0, -1)]
+    several = noted(names, names, ", ".join([*names, "gone"]))["synchronized_standby_slots"]
+    assert f"'{','.join(names)}'" in several
 
 
 def test_a_standby_is_refused_where_it_cannot_be_read_or_published_from(database: Database) -> None:

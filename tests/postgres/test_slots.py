@@ -215,6 +215,19 @@ def test_dropping_says_whether_there_was_one(database: Database) -> None:
     assert not slots.drop(connection, NAME)
 
 
+def test_a_slot_that_cannot_be_dropped_names_the_process_that_reads_from_it(
+    database: Database,
+) -> None:
+    reader = made(database)
+    stream(reader)
+    with pytest.raises(SlotBusy) as caught:
+        slots.drop(database.connect(), NAME)
+    pid = reader.info.backend_pid
+    assert caught.value.facts == {"slot": NAME, "pid": pid}
+    assert f"process {pid}" in caught.value.message
+    assert f"process {pid}" in caught.value.remedy
+
+
 def test_slots_of_ours_that_nobody_reads_are_left_over(database: Database) -> None:
     made(database, "headrace_left_over")
     stream(made(database, "headrace_read"), "headrace_read")

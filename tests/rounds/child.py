@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.engine.engine import Engine
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidConfiguration
 
 
 class EngineProcess(Protocol):
@@ -50,7 +50,9 @@ def serve(process: EngineProcess, first: Callable[[], str] | None = None) -> int
                     break
                 say(process.answer(command, arguments))
     except HeadraceError as error:
-        say(f"error {error}")
+        # Those that were found together have the facts, for instance which table.
+        found = error.errors if isinstance(error, InvalidConfiguration) else [error]
+        say("error " + "; ".join(map(str, found)))
         return error.exit_code
     say("stopped")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ from tests.simulation.story import Outcome
 from tests.support.children import python
 
 
+@cache
+def state_once() -> str:
+    """Parsing all modules takes longer than a quick test may."""
+    return state_of_the_code()
+
+
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """The seeds that were played, which is quick here: 13 fails, and after 20 a run breaks off."""
@@ -36,6 +43,7 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     monkeypatch.setattr(simulation, "play", play)
     monkeypatch.setattr(simulation, "PLACE", tmp_path / "cache" / "simulation.json")
+    monkeypatch.setattr(simulation, "state_of_the_code", state_once)
     return found
 
 

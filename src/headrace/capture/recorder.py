@@ -163,8 +163,11 @@ class Recorder:
 
         self._last_heartbeat = clock()
         self._last_lag = clock()
+        self._all_read: float | None = None
+        """When everything had been committed that is certain to have been read."""
+
         self._current: float | None = None
-        """When everything had been committed that is certain to be in the log."""
+        """The same of what is certain to be in the log."""
 
         self._captured = 0
         self._copies = BaselineRequests(source, lambda report: self._reports.append(report), clock)
@@ -300,6 +303,7 @@ class Recorder:
             return
         self._credit = False
         self._captured += rows
+        self._all_logged()
         self._note_written()
         self._remember(log)
         waited = 0.0 if first is None else self._clock() - first
@@ -324,24 +328,38 @@ class Recorder:
     def _report_lag(self) -> None:
         lag = self._source.lag()
         now = self._last_lag = self._clock()
+        if lag.age is not None:
+            self._all_read = now - lag.age
         if self._first_pending is None:
-            if lag.age is not None:
-                self._current = now - lag.age
+            self._all_logged()
             if not (lag.changes or lag.bytes):
                 self._note_written()
         age = None if self._current is None else now - self._current
+        seconds = lag.seconds
+        if self._first_pending is not None and self._source.traits.measures_lag:
+            # What has been read can be old, and is not in the log.
+            seconds = age
         self._reports.append(
             LagReport(
-                lag.changes, lag.seconds, self._captured, lag.bytes, lag.room, age, lag.silence, now
+                lag.changes, seconds, self._captured, lag.bytes, lag.room, age, lag.silence, now
             )
         )
+
+    def _all_logged(self) -> None:
+        """Take note that the log has everything that was read."""
+        if self._all_read is not None:
+            self._current = self._all_read
 
     @property
     def _lag_at(self) -> float:
         """When to report the lag again."""
-        known = self._current is not None and self._last_lag - self._current <= 2 * LAG_SECONDS
-        soon = self._source.traits.measures_lag and not known
+        soon = self._source.traits.measures_lag and not self._is_current
         return self._last_lag + (FIRST_LAG_SECONDS if soon else LAG_SECONDS)
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether at the last report the log had everything that was committed a moment before."""
+        return self._current is not None and self._last_lag - self._current <= 2 * LAG_SECONDS
 
     # --- between two reads -----------------------------------------------------------------
 
@@ -354,6 +372,9 @@ class Recorder:
         if reads and self._selection.due and log.pending_complete:
             self._add_new_tables(log)
         if self._clock() >= self._lag_at:
+            if self._is_current and not log.segments.pace:
+                # Else under a steady load there would always be something that is not in the log.
+                self._flush(log, lag=False)
             self._report_lag()
         more = self._copies.active or self._maintenance.active
         self._busy = more or not log.pending_complete
@@ -583,7 +604,7 @@ class Recorder:
             reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
                 self._copies.required_end = 0
-                self._current = None
+                self._current = self._all_read = None
                 if reason != "start":
                     # Before it begins: after a crash in between it is reported by the next process.
                     log.note(json.dumps([str(log.end), self._break_cause()]), _BREAK)
@@ -675,6 +696,7 @@ class Recorder:
                 self._fail(second)
                 return
         self._first_pending = None
+        self._all_read = None
         self._move(state, reason)
         self._retry_at = self._clock() + self._pause
         longest = self._reconnect.longest_pause

@@ -22,10 +22,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import claim_in, command_line, engine_options, installed, json_option
+from headrace.cli.common import (
+    DEFAULT_DATA,
+    DEFAULT_FILE,
+    claim_in,
+    command_line,
+    engine_options,
+    installed,
+    json_option,
+)
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.config.secrets import masked_text
-from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava, NotInstalled
+from headrace.errors import (
+    ConfigUnreadable,
+    HeadraceError,
+    InvalidConfiguration,
+    NoEngine,
+    NoJava,
+    NotInstalled,
+)
 from headrace.extras import DISTRIBUTION, require
 
 if TYPE_CHECKING:
@@ -67,7 +82,8 @@ def examined(
 
         found = read_configuration(config, sets, warn=False)
     except HeadraceError as error:
-        results += list(_wrong("configuration", error))
+        without = config is None and isinstance(error, ConfigUnreadable) and _without_file(data)
+        results += [_NO_FILE] if without else list(_wrong("configuration", error))
     folder = data or (found.data if found else Path("headrace-data"))
     folder = folder.expanduser().absolute()
     yield from _machine(folder)
@@ -81,6 +97,23 @@ def examined(
         ]
         yield from _configuration(found, folder, options)
     yield from _engine(folder)
+
+
+_NO_FILE = CheckResult(
+    "configuration",
+    "note",
+    f"There is no {DEFAULT_FILE} in this folder, so no database is checked",
+    "An engine that was made in Python and the demo need none. If the file is elsewhere, name it"
+    " with --config.",
+)
+
+
+def _without_file(data: Path | None) -> bool:
+    """Whether an engine was here that needs no file: one made in Python, or the demo's."""
+    from headrace.cli.demo.shops import FOLDERS
+
+    folders = [DEFAULT_DATA, *map(Path, FOLDERS.values())] if data is None else [data.expanduser()]
+    return not DEFAULT_FILE.exists() and any(folder.exists() for folder in folders)
 
 
 def _installation() -> Iterator[CheckResult]:

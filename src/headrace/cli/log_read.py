@@ -81,7 +81,8 @@ def read(
     A time after --from means the first change committed at that time or later; after --to, the
     last change committed by then. Starting before the beginning of the log is an error. A
     damaged segment is an error, too, reported after all changes before it are printed. Works
-    with or without a running engine. docs/reference/log-json.md describes the JSON.
+    with or without a running engine. The page Changes as JSON of
+    the reference describes the JSON.
     """
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
     if output is not None:

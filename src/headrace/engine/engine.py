@@ -76,9 +76,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
-_LOG_SECONDS = 0.1
-"""How long a stop waits at least for a line in the log file."""
-
 _log = logger(__name__)
 
 
@@ -326,8 +323,11 @@ class Engine:
 
     def _abandon(self, part: str) -> None:
         # Not on this thread: what hangs may be the disk of the log file.
-        seconds = max(_LOG_SECONDS, min(1.0, self._state.stop_limits.next))
-        call_within(seconds, lambda: _log.error("stop did not wait any longer", left=part))
+        limits = self._state.stop_limits
+        written = call_within(
+            limits.for_a_line, lambda: _log.error("stop did not wait any longer", left=part)
+        )
+        limits.log_hangs = not written
         with suppress(Exception):  # whatever cannot be shown, everything else must be stopped
             self._state.options.on_step(f"{part} did not stop in time and was left behind")
 
@@ -488,7 +488,11 @@ class Engine:
         return self._state.readiness.now(source, table, pipeline)
 
     def on_ready(self, call: Callable[[], None]) -> None:
-        """Call `call` once, when the engine is ready: immediately if it is."""
+        """
+        Call `call` once, when the engine is ready: immediately if it is.
+
+        Later, it is called on a thread of the engine, and what it raises is only logged.
+        """
         self._state.readiness.call(call)
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
@@ -595,7 +599,12 @@ def _ask_reload(
         raise UnknownTable("No pipeline has this table", table=table, source=recording.name)
     runs = [run for run in runs if run.pipeline.mode != "changes"]
     if not runs:
-        raise BadTransform("Pipelines in mode changes do not load baselines", table=table)
+        raise BadTransform(
+            "Pipelines in mode changes do not load baselines",
+            table=table,
+            remedy="Reload tables of pipelines in another mode. To load these once, add a pipeline"
+            " in mode baseline_then_changes, or use headrace replay.",
+        )
     newest = recording.log.usable_baseline(table)
     for run in runs:
         # The same number for all: they share the copy.

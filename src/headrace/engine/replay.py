@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +53,17 @@ from headrace.errors import (
     HeadraceError,
     NotRunning,
     PositionExpired,
+    RowsRefused,
     TooManyFailed,
 )
 from headrace.pipeline.batch import PreparedPipeline, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import Failure
-from headrace.runtime.delivery import ComputedRows, TableJobs, target_batch
+from headrace.runtime.delivery import ComputedRows, TableJobs, refused_rows, target_batch
 from headrace.runtime.model import Member
 from headrace.runtime.new_tables import own_tables
 from headrace.storage.s3 import storage_of
-from headrace.targets.target import Loading, TakesFrames, Target
+from headrace.targets.target import Batch, Loading, TakesFrames, Target
 
 if TYPE_CHECKING:
     from headrace.engine.state import EngineState
@@ -305,29 +306,39 @@ class Replay:
     # -- baselines ----------------------------------------------------------------------------
 
     def _load(self, part: Span) -> None:
+        read = 0
         for name, table in self._tables.items():
             number = 0 if table.baseline is None else table.baseline.baseline
             table.loading = self._target.load(name, number)
             if table.baseline is not None:
-                self._load_rows(table, table.baseline, table.loading)
+                self._read = (read, 0)
+                self._load_rows(table, table.baseline, table.loading, part)
+                # A filter drops rows: how many were read is only known at the end.
+                read += table.baseline.rows
+                self._read = (read, 0)
             if table.baseline is None or not self._keyed:
                 # Only a target with one row per key has to wait until the table is exact.
                 table.loading.switch(table.since)
                 table.loading = None
         self._report(part.after)
 
-    def _load_rows(self, table: ReplayTable, baseline: Baseline, loading: Loading) -> None:
+    def _load_rows(
+        self, table: ReplayTable, baseline: Baseline, loading: Loading, part: Span
+    ) -> None:
         files, failures = baseline.files, list[Failure]()
         with _located(table.member.table, table.since):
             parts = self._jobs.parts(table.member, files)
         for loaded in self._jobs.baseline(parts):
-            loading.write(loaded.rows)
+            try:
+                loading.write(loaded.rows)
+            except RowsRefused as error:
+                name = table.member.table
+                refused = refused_rows(error, {name: loaded.rows})[name]
+                failures += self._jobs.refuse_loaded(table.member, files, loaded.rows, refused)
             failures += loaded.failures
             self._rows += loaded.rows.num_rows
-            # A filter drops rows: how many were read is only known at the end.
-            self._read = (self._rows, 0)
-            self._report(table.since)
-        self._read = (self._of[0], 0)
+            self._read = (self._read[0] + loaded.rows.num_rows, 0)
+            self._report(part.after)
         dead_letters = baseline_dead_letters(
             self._log, files, failures, baseline.baseline, table.since
         )
@@ -391,17 +402,39 @@ class Replay:
         computed = {
             name: self._computed(table, batch, piece) for name, table in self._tables.items()
         }
-        batch_id = f"{self._name}/replay/{piece.first}/{piece.last}"
-        made = target_batch(batch_id, batch.epoch, piece.first, piece.last, computed)
-        for name, at in made.truncates.items():
-            self._tables[name].emptied(at)
-        self._changes += sum(rows.num_rows for rows in made.tables.values())
+        for name, each in computed.items():
+            if each.truncate is not None:
+                self._tables[name].emptied(Position(batch.epoch, *each.truncate))
         loading = {n: table.loading for n, table in self._tables.items() if table.loading}
-        for name, each in loading.items():
-            own = {name: made.truncates[name]} if name in made.truncates else {}
-            each.catch_up(replace(made, tables={name: made.tables[name]}, truncates=own))
+        for name, load in loading.items():
+            self._offer(batch, piece, {name: computed[name]}, load.catch_up)
         if not loading:
-            self._target.write(made)
+            self._offer(batch, piece, computed, self._target.write)
+
+    def _offer(
+        self,
+        batch: LogBatch,
+        piece: Span,
+        computed: dict[TableName, ComputedRows],
+        write: Callable[[Batch], object],
+    ) -> None:
+        """Write rows until the target refuses none; refused ones are left out like failed ones."""
+        batch_id = f"{self._name}/replay/{piece.first}/{piece.last}"
+        while True:
+            try:
+                write(target_batch(batch_id, batch.epoch, piece.first, piece.last, computed))
+                break
+            except RowsRefused as error:
+                given = {name: each.rows for name, each in computed.items()}
+                for name, refused in refused_rows(error, given).items():
+                    table, files = self._tables[name], batch.files_of(name)
+                    window = self._window(table, batch)
+                    segments = self._jobs.segments(batch, files, window, piece)
+                    rest = self._jobs.refuse(computed[name], refused, segments, table.held)
+                    self._failed += given[name].num_rows - rest.rows.num_rows
+                    self._hold(table, rest.dead_letters)
+                    computed[name] = rest
+        self._changes += sum(each.rows.num_rows for each in computed.values())
 
     def _truncate(self, epoch: int, at: Position, emptied: Sequence[TableName]) -> None:
         """Give a truncate to a target that records every change."""

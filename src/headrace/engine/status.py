@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import NotRunning, UnknownTable
+from headrace.observe.logs import logger
 from headrace.runtime.info import (
     COUNT_SECONDS,
     BatchInfo,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.engine.state import EngineState
     from headrace.spark_session.session import SparkInfo
 
+
+_log = logger(__name__)
 
 # --- readiness ------------------------------------------------------------------------------------
 
@@ -124,7 +127,10 @@ class Readiness:
                 calls, self._calls = self._calls, []
             self._changed.notify_all()
         for call in calls:
-            call()
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - the user's own code, on a thread of ours
+                _log.failed("function of on_ready raised", error)
 
     def ended(self) -> None:
         """Wake all waiting callers, because the engine has stopped."""

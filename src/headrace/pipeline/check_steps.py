@@ -52,6 +52,8 @@ OURS = ("_op", "_commit", "_ordinal", "_time", "_change")
 """The columns that the function of a `frame` gets in addition to those in scope."""
 
 _NAME_ONE = "Name a column, or remove the step."
+_GIVE_NAME = "Give every column a name."
+_KEEP_KEY = "Leave it out of this step: a key column can be renamed, but not changed or dropped."
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -129,7 +131,7 @@ class Scope:
                 BadTransform(f"{label}, drop, needs at least one column", remedy=_NAME_ONE)
             )
         errors += [
-            BadTransform(f"{label} drops the key column {name}", column=name)
+            BadTransform(f"{label} drops the key column {name}", column=name, remedy=_KEEP_KEY)
             for name in names
             if name in self.key
         ]
@@ -148,12 +150,18 @@ class Scope:
             )
         renamed = tuple(names.get(name, name) for name in self.names)
         errors += [
-            BadTransform(f"{label} gives several columns the name {name}", column=name)
+            BadTransform(
+                f"{label} gives several columns the name {name}",
+                column=name,
+                remedy="Give every column a unique name, or drop one of them before.",
+            )
             for name in dict.fromkeys(renamed)
             if renamed.count(name) > 1
         ]
         errors += [
-            BadTransform(f"{label} gives the column {old} an empty name", column=old)
+            BadTransform(
+                f"{label} gives the column {old} an empty name", column=old, remedy=_GIVE_NAME
+            )
             for old, new in names.items()
             if not new
         ]
@@ -206,10 +214,18 @@ class Scope:
             try:
                 text_literal(mask.with_)
             except BadExpression as error:
-                errors.append(BadTransform(f"{label}, mask: {error.message}"))
+                errors.append(
+                    BadTransform(
+                        f"{label}, mask: {error.message}", remedy='Use for example with_="*".'
+                    )
+                )
         for name in mask.fields:
             if name in self.key:
-                errors.append(BadTransform(f"{label} masks the key column {name}", column=name))
+                errors.append(
+                    BadTransform(
+                        f"{label} masks the key column {name}", column=name, remedy=_KEEP_KEY
+                    )
+                )
             elif (type_ := self.types.get(name)) is not None and type_.kind not in TEXTS:
                 errors.append(not_text(name, str(type_), label))
         return self._with(mask.fields, ValueType("text")), errors
@@ -278,9 +294,15 @@ class Scope:
         errors: list[HeadraceError] = []
         for name in names:
             if name in self.key:
-                errors.append(BadTransform(f"{label} computes the key column {name}", column=name))
+                errors.append(
+                    BadTransform(
+                        f"{label} computes the key column {name}", column=name, remedy=_KEEP_KEY
+                    )
+                )
             if not name:
-                errors.append(BadTransform(f"{label} gives a column an empty name"))
+                errors.append(
+                    BadTransform(f"{label} gives a column an empty name", remedy=_GIVE_NAME)
+                )
         return errors
 
     def _known(self, names: tuple[str, ...], label: str) -> list[HeadraceError]:

@@ -185,7 +185,8 @@ TRANSFORMS = {
         lambda _, values: steps.Derive(tuple(values["columns"].items())),
     ),
     "add-timestamp": Part(
-        "Adds a column with the time of the commit, never the current time.",
+        "Adds a column with the time of the commit, never the current time; rows of a baseline have"
+        " null.",
         (
             _FIELD,
             Key("of", Choice(("commit",)), "Which time to use.", default="commit"),

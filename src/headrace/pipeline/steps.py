@@ -171,7 +171,11 @@ def derive(**columns: Expression) -> Transform:
 
 
 def timestamp(name: str, of: str = "commit") -> Transform:
-    """Add a column with the time of the commit, never the current time (R23g)."""
+    """
+    Add a column with the time of the commit, never the current time (R23g).
+
+    Rows of a baseline have null there: when they were committed is not known.
+    """
     return Timestamp(name, of)
 
 

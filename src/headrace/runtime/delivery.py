@@ -6,6 +6,8 @@ Delivery of the log's batches to a pipeline's target: intent, jobs, dead letters
                stored       rows that failed      synced                        (stored by the run)
 ```
 
+A target may refuse rows. They become dead letters, too, and the batch is written without them.
+
 The order makes it safe. An intent is stored before the first effect on a target without
 transactions (R25). A dead letter is stored before the target has anything of its batch; if the
 target is a function, before the intent is completed (R30). Progress only covers writes that have
@@ -31,9 +33,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.history import BaselineWindow
@@ -53,7 +56,16 @@ from headrace.deadletters.hold import (
 )
 from headrace.deadletters.letter import NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore
-from headrace.errors import BadTransform, NotRunning, UnknownValue
+from headrace.errors import (
+    BadTransform,
+    NotRunning,
+    RefusedRow,
+    RowRefused,
+    RowsRefused,
+    TargetError,
+    TooManyFailed,
+    UnknownValue,
+)
 from headrace.pipeline.batch import (
     BatchFacts,
     GivesFrames,
@@ -193,6 +205,49 @@ class TableJobs:
                 yield replace(loaded, failures=tuple(within_baseline(loaded.failures, before)))
             before += len(part.paths)
 
+    def refuse(
+        self,
+        computed: ComputedRows,
+        refused: Sequence[RefusedRow],
+        segments: Segments,
+        held: Held,
+    ) -> ComputedRows:
+        """Return the rows without refused ones and later ones of their keys, which are parked."""
+        commits, ordinals = (computed.rows.column(at) for at in (1, 2))
+        failures = [
+            Failure((commits[each.row].as_py(), ordinals[each.row].as_py()), each.code, each.facts)
+            for each in refused
+        ]
+        parked = parked_in(segments, held, failures, self._log.lineage or "")
+        rows = without(computed.rows, parked.references)
+        return replace(computed, rows=rows, dead_letters=parked.dead_letters)
+
+    def refuse_loaded(
+        self, member: Member, files: Sequence[File], rows: pa.Table, refused: Sequence[RefusedRow]
+    ) -> list[Failure]:
+        """
+        Return refused rows of a baseline as failures.
+
+        Its rows come without their reference. That is found by the key, which no step changes.
+        """
+        keys = rows.select(list(member.output.key)).take([each.row for each in refused])
+        wanted = dict(
+            zip((repr([*key.values()]) for key in keys.to_pylist()), refused, strict=True)
+        )
+        found = []
+        for number, file in enumerate(files):
+            names = self._log.schema(file.table, file.schema).names
+            after = self._log.rows(file).column("after")
+            columns = (pc.struct_field(after, names.index(name)) for name in member.input.key)
+            for row, key in enumerate(zip(*(each.to_pylist() for each in columns), strict=True)):
+                if (one := wanted.get(repr([*key]))) is not None:
+                    found.append(Failure((number, row), one.code, one.facts))
+        if len(found) != len(refused):
+            raise RowRefused(
+                "The target refused a row that has no key to know it by", table=member.table
+            )
+        return found
+
     def parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
         """Return the files by schema version, each verified before Spark reads it."""
         log = self._log
@@ -257,6 +312,18 @@ def _beyond(result: JobResult, reference: RowReference) -> JobResult:
     )
 
 
+def refused_rows(error: RowsRefused, given: Mapping[str, pa.Table]) -> dict[str, list[RefusedRow]]:
+    """Return refused rows by table; raise `TargetError` if the target was not given one of them."""
+    found: dict[str, list[RefusedRow]] = {}
+    for each in error.rows:
+        if each.table not in given or not 0 <= each.row < given[each.table].num_rows:
+            raise TargetError(
+                "The target refused a row that it was not given", table=each.table, row=each.row
+            ) from error
+        found.setdefault(each.table, []).append(each)
+    return found
+
+
 def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
     """Return failures of a part with their file counted from the baseline's first file."""
     return [
@@ -287,6 +354,8 @@ def refuse_unknown(
 
 
 # --- delivery -------------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 _ALL = 1 << 40
 """No limit: an intended batch is cut at the same position again."""
@@ -322,7 +391,11 @@ class Delivery:
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
-                raise BadTransform("The runner cannot pass DataFrames to the target", pipeline=name)
+                raise BadTransform(
+                    "The runner cannot pass DataFrames to the target",
+                    pipeline=name,
+                    remedy="Start the engine with Spark, or use another target.",
+                )
             self._giving = FrameDelivery(name, pipeline.target, prepared, context.check_run)
         self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
 
@@ -369,7 +442,7 @@ class Delivery:
             self.tried = max(self.tried, batch.last)
             # The job may have taken long: another engine, or another run, may have taken over.
             context.check() if self._target.traits.durable else context.check_run()
-            upto = self._target.write(self._as_batch(batch, computed))
+            upto = self._offer(taking, batch, computed, self._target.write)
             reach(TARGET_WRITTEN)
         if self.intends:
             reach(EFFECT_DONE)
@@ -395,6 +468,77 @@ class Delivery:
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         batch_id = f"{self.name}/{batch.first}/{batch.last}"
         return target_batch(batch_id, batch.epoch, batch.first, batch.last, computed)
+
+    # -- rows that the target refuses -------------------------------------------------
+
+    def _offer(
+        self,
+        taking: Sequence[Member],
+        batch: LogBatch,
+        computed: dict[str, ComputedRows],
+        write: Callable[[Batch], T],
+        load: Load | None = None,
+    ) -> T:
+        """
+        Write a batch until the target refuses none of its rows; return what `write` returns.
+
+        Before they are written again, refused rows become dead letters, and so do later changes
+        of their keys, as with rows that cannot be computed (R30).
+        """
+        count = 0
+        while True:
+            try:
+                return write(self._as_batch(batch, computed))
+            except RowsRefused as error:
+                count += len(error.rows)
+                self._limit_refused(error, count)
+                refused = refused_rows(error, {t: each.rows for t, each in computed.items()})
+                for member in taking:
+                    if rows := refused.get(member.table):
+                        segments, held = self._held_in(member, batch, load)
+                        rest = self._jobs.refuse(computed[member.table], rows, segments, held)
+                        new = rest.dead_letters
+                        self._keep(new if load is None else self.dead_letters.not_emptied(new))
+                        computed[member.table] = rest
+
+    def _held_in(
+        self, member: Member, batch: LogBatch, load: Load | None
+    ) -> tuple[Segments, Mapping[bytes, Position]]:
+        """Return a table's changes of a batch, and the keys that are held in them."""
+        files = batch.files_of(member.table)
+        if load is None:
+            return self._jobs.segments(batch, files), self._held(member)
+        window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
+        held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
+        return self._jobs.segments(batch, files, window), held
+
+    def _load_rows(
+        self, member: Member, baseline: Baseline, loading: Loading, rows: pa.Table, before: int
+    ) -> list[Failure]:
+        """Write rows of a baseline; return those refused, of which there were some `before`."""
+        try:
+            loading.write(rows)
+        except RowsRefused as error:
+            self._limit_refused(error, before + len(error.rows))
+            refused = refused_rows(error, {member.table: rows})[member.table]
+            return self._jobs.refuse_loaded(member, baseline.files, rows, refused)
+        return []
+
+    def _limit_refused(self, error: RowsRefused, count: int) -> None:
+        """Raise if the pipeline does not allow so many refused rows in one batch or baseline."""
+        most = self._pipeline.most_failures
+        if not most:
+            first = error.rows[0]
+            raise RowRefused(
+                "The target refused a row", pipeline=self.name, table=first.table, reason=first.code
+            ) from error
+        if count > most:
+            raise TooManyFailed(
+                "The target refused too many rows of a batch",
+                pipeline=self.name,
+                found=count,
+                limit=most,
+            ) from error
 
     # -- intents ----------------------------------------------------------------------
 
@@ -486,6 +630,7 @@ class Delivery:
         """Load a baseline's rows into the target; readers do not see them yet."""
         self._disown(member)
         failures: list[Failure] = []
+        refused: list[Failure] = []
         parts = self._jobs.parts(member, baseline.files)
         if self._stages(baseline.files) and (rows := stages(loading)) is not None:
             assert self._staging is not None
@@ -496,9 +641,9 @@ class Delivery:
             return
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
-            loading.write(loaded.rows)
+            refused += self._load_rows(member, baseline, loading, loaded.rows, len(refused))
             failures += loaded.failures
-        self._keep_of_baseline(baseline, failures, first)
+        self._keep_of_baseline(baseline, [*failures, *refused], first)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Pass a baseline's rows to the user's function, in pieces."""
@@ -521,7 +666,7 @@ class Delivery:
         self._keep(self.dead_letters.not_emptied(computed.dead_letters))
         self._clear_truncated(batch, {member.table: computed})
         self._context.check_run()
-        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
+        self._offer([member], batch, {member.table: computed}, load.loading.catch_up, load)
         load.reached = batch.last
         self.changes += batch.rows
 

@@ -38,7 +38,14 @@ from headrace.changelog.entries import File, RebaselineRequired
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
-from headrace.errors import HeadraceError, JobFailed, StorageError, TargetError, UnknownValue
+from headrace.errors import (
+    HeadraceError,
+    JobFailed,
+    RowRefused,
+    StorageError,
+    TargetError,
+    UnknownValue,
+)
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Loading
 
@@ -311,6 +318,8 @@ _MOST_DOUBLINGS = 10
 """Enough for the longest pause; without it, hours of outage would overflow a float."""
 
 _TRIED_AGAIN: tuple[type[HeadraceError], ...] = (JobFailed, StorageError, TargetError)
+_HOPELESS: tuple[type[HeadraceError], ...] = (RowRefused, UnknownValue)
+"""Targets' errors that would come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +336,7 @@ class Stop:
 
 def decide(error: HeadraceError, attempts: int, retries: Retries = ENDLESS) -> Again | Stop:
     """Return what to do after `attempts` failures in a row, the last being `error`."""
-    temporary = isinstance(error, _TRIED_AGAIN) and not isinstance(error, UnknownValue)
+    temporary = isinstance(error, _TRIED_AGAIN) and not isinstance(error, _HOPELESS)
     if not temporary or retries.exhausted(attempts):
         return Stop()
     first, longest = retries.first_pause, retries.longest_pause

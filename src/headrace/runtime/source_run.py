@@ -186,6 +186,9 @@ A recorder reports every second, later only after a very large flush; a silent s
 a reply after 5 s; and what is committed at an unimpaired source is in the log a second later.
 """
 
+_LATE_SECONDS = 2.0
+"""After this time a report of the lag, which comes every second, is late."""
+
 _NOTICES_KEPT = 100
 _NOTICE_SECONDS = 60.0
 """How many are kept at least, and how long all: hundreds of tables may be copied again at once."""
@@ -488,9 +491,12 @@ class SourceRun:
         recorder = self.recorder
         lag, reason = self._lag, self._reason
         current = self._clock() - self._confirmed[-1][0] if self._confirmed else None
-        if self._clock() - self._lag_at > SILENT_SECONDS:
+        if (since := self._clock() - self._lag_at) > SILENT_SECONDS:
             # Other reports may arrive while nothing is measured.
             lag = LagReport(None, None, lag.captured)
+        seconds = lag.seconds
+        if seconds is not None and since > _LATE_SECONDS:
+            seconds += since  # nothing is known of the time since the last report
         if silent := self._silent:
             reason = silent
         elif self._state == "streaming" and not reason and self.confirmed is None:
@@ -505,7 +511,7 @@ class SourceRun:
             end=self.log.end,
             acknowledged=self.acknowledged,
             lag_changes=lag.changes,
-            lag_seconds=lag.seconds,
+            lag_seconds=seconds,
             lag_bytes=lag.bytes,
             current_seconds=current,
             silence_seconds=self._silence,

@@ -139,8 +139,10 @@ class SparkWatchdog:
         self._runner = runner
         self._on_change = on_change
         self._clock = clock
-        self._alive, self._checked_at = True, clock()
-        """How the last check that ended did, and when."""
+        self._alive = True
+        """How the last check that ended did."""
+        self._asked_at: float | None = None
+        """When the check in progress began; None between two checks, which may be long."""
         self._died_at = clock()
 
         self._over = threading.Event()
@@ -150,10 +152,10 @@ class SparkWatchdog:
     @property
     def down_seconds(self) -> float | None:
         """How long Spark has been dead, or has not answered; None if it runs. Never waits."""
-        now = self._clock()
+        now, asked = self._clock(), self._asked_at
         if not self._alive:
             return now - self._died_at
-        silent = now - self._checked_at
+        silent = 0.0 if asked is None else now - asked
         return silent if silent >= FROZEN_SECONDS else None
 
     def stop(self) -> None:
@@ -162,14 +164,18 @@ class SparkWatchdog:
         self._thread.join(_STOP_SECONDS)
 
     def _check(self, find: Callable[[], bool]) -> bool:
-        found = find()
+        self._asked_at = asked = self._clock()
+        try:
+            found = find()
+        finally:
+            self._asked_at = None
         now = self._clock()
-        changed = found != self._alive or now - self._checked_at >= FROZEN_SECONDS
+        changed = found != self._alive or now - asked >= FROZEN_SECONDS
         if self._alive and not found:
             self._died_at = now
-        self._alive, self._checked_at = found, now
+        self._alive = found
         if changed:
-            self._on_change()
+            self._report_change()
         return found
 
     def _watch(self) -> None:
@@ -185,4 +191,10 @@ class SparkWatchdog:
                 _log.failed("Spark could not be restarted", error)
             # Also after a success: the pauses grow if it dies again and again.
             deaths += 1
+            self._report_change()
+
+    def _report_change(self) -> None:
+        try:
             self._on_change()
+        except Exception as error:  # noqa: BLE001 - a caller's own code; the checks must go on
+            _log.failed("change of Spark could not be reported", error)

@@ -104,6 +104,9 @@ class SourceWalGuard:
 _GRACE_SECONDS = 1.0
 """How long a stop waits for a batch to finish before its job is cancelled."""
 
+_LINE_SECONDS = 0.1
+"""How long a stop waits at least for a line in the log file."""
+
 _NO_ENTRY = sys.maxsize
 """Higher than the number of any entry."""
 
@@ -119,12 +122,20 @@ class StopLimits:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
+        # What the last step leaves behind is named in the log file after it.
+        self._until = time.monotonic() + max(seconds - _LINE_SECONDS, 0.9 * seconds)
+        self.log_hangs = False
+        """Whether the last line did not get into the log file in time."""
 
     @property
     def next(self) -> float:
         """The seconds for the next step."""
         return max(0.0, self._until - time.monotonic()) / 2
+
+    @property
+    def for_a_line(self) -> float:
+        """The seconds for a line in the log file; none after one that hangs."""
+        return 0.0 if self.log_hangs else max(_LINE_SECONDS, min(1.0, self.next))
 
 
 def call_within(seconds: float, call: Callable[[], object]) -> bool:

@@ -256,14 +256,20 @@ def columns_of(predicate: Predicate) -> Iterator[str]:
 class _Parser:
     def __init__(self, text: str, types: Mapping[str, ValueType]) -> None:
         self._types = types
-        self._tokens = list(_tokens(text))
+        found = list(_tokens(text))
+        self._tokens = [(kind, token) for kind, token, _ in found]
+        self._starts = [*(start for _, _, start in found), len(text.rstrip())]
         self._at = 0
 
     def whole(self) -> Predicate:
         found = self._either()
         if self._at < len(self._tokens):
-            raise _bad("unexpected text after the condition", self._at)
+            raise self._bad("unexpected text after the condition")
         return found
+
+    def _bad(self, what: str, back: int = 0) -> BadExpression:
+        """Return the error at the next token, or at the one that is so many before it."""
+        return _bad(what, self._starts[min(self._at - back, len(self._tokens))])
 
     # --- looking ahead
 
@@ -290,7 +296,7 @@ class _Parser:
 
     def _need(self, sign: str) -> None:
         if not self._sign(sign):
-            raise _bad(f"expected {sign}", self._at)
+            raise self._bad(f"expected {sign}")
 
     # --- the grammar
 
@@ -327,19 +333,19 @@ class _Parser:
         if self._word("is"):
             negated = self._word("not")
             if not self._word("null"):
-                raise _bad("expected null", self._at)
+                raise self._bad("expected null")
             return Not(IsNull(column)) if negated else IsNull(column)
         negated = self._word("not")
         found = self._operator(column)
         if found is not None:
             return Not(found) if negated else found
         if negated:
-            raise _bad("expected in, between or like", self._at)
+            raise self._bad("expected in, between or like")
         kind, text = self._peek()
         if kind == "sign" and text in _COMPARED:
             return self._compare(column, self._comparison(), self._literal())
         if self._types[column].kind != "boolean":
-            raise _bad("expected a comparison", self._at)
+            raise self._bad("expected a comparison")
         return IsTrue(column)
 
     def _operator(self, column: str) -> Predicate | None:
@@ -353,34 +359,34 @@ class _Parser:
         if self._word("between"):
             low = self._value(column)
             if not self._word("and"):
-                raise _bad("expected and", self._at)
+                raise self._bad("expected and")
             return And((Compare(column, ">=", low), Compare(column, "<=", self._value(column))))
         if self._word("like"):
             literal = self._literal()
             if self._types[column].kind not in ("text", "json") or literal.kind != "text":
-                raise _bad("like needs a text column and a text literal", self._at)
+                raise self._bad("like needs a text column and a text literal", 1)
             if _LIKE.fullmatch(literal.text) is None:
-                raise _bad("in like, a backslash must be followed by %, _ or \\", self._at)
+                raise self._bad("in like, a backslash must be followed by %, _ or \\", 1)
             return Compare(column, "like", literal.text)
         return None
 
     def _compare(self, column: str, op: str, literal: Literal) -> Predicate:
         if literal.kind == "null":
             if op != "<=>":
-                raise _bad("a comparison with null is never true; write is null", self._at)
+                raise self._bad("a comparison with null is never true; write is null", 1)
             return IsNull(column)
         return Compare(column, op, fitted(column, self._types[column], literal))
 
     def _comparison(self) -> str:
         kind, text = self._next()
         if kind != "sign" or text not in _COMPARED:
-            raise _bad("expected a comparison", self._at)
+            raise self._bad("expected a comparison", 1)
         return _COMPARED[text]
 
     def _value(self, column: str) -> object:
         literal = self._literal()
         if literal.kind == "null":
-            raise _bad("a comparison with null is never true; write is null", self._at)
+            raise self._bad("a comparison with null is never true; write is null", 1)
         return fitted(column, self._types[column], literal)
 
     def _is_literal(self) -> bool:
@@ -398,23 +404,23 @@ class _Parser:
         if kind == "number":
             return Literal("number", sign + text)
         if not sign and kind == "text":
-            return Literal("text", _unquoted(text, self._at))
+            return Literal("text", _unquoted(text, self._starts[self._at - 1]))
         if not sign and kind == "word":
             word = text.lower()
             if word in ("true", "false", "null"):
                 return Literal("null" if word == "null" else "boolean", word)
             if word in TYPED and self._peek()[0] == "text":
-                return Literal(word, _unquoted(self._next()[1], self._at))
-        raise _bad("expected a literal", self._at)
+                return Literal(word, _unquoted(self._next()[1], self._starts[self._at - 1]))
+        raise self._bad("expected a literal", 1)
 
     def _column(self) -> str:
         kind, text = self._next()
         if kind == "quoted":
             text = text[1:-1].replace("``", "`")
         elif kind != "word":
-            raise _bad("expected a column", self._at)
+            raise self._bad("expected a column", 1)
         if self._peek() == ("sign", "("):
-            raise _bad("expected a column, not a function", self._at)
+            raise self._bad("expected a column, not a function", 1)
         if text not in self._types:
             near = nearest(text, self._types)
             raise UnknownColumn(
@@ -426,19 +432,25 @@ class _Parser:
         return text
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield kind, text and start of each token."""
     at = 0
     end = len(text.rstrip())
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None or found.lastgroup is None:
-            raise _bad("unexpected character", at)
-        yield found.lastgroup, found[found.lastgroup]
+            blanks = len(text[at:]) - len(text[at:].lstrip())
+            raise _bad("unexpected character", at + blanks)
+        yield found.lastgroup, found[found.lastgroup], found.start(found.lastgroup)
         at = found.end()
 
 
 def _unquoted(text: str, at: int) -> str:
-    """Return a quoted text's value, as Spark reads it; `BadExpression` for a character's number."""
+    """
+    Return the value of a quoted text that starts at `at`, as Spark reads it.
+
+    Raises `BadExpression` for a character's number.
+    """
 
     def plain(found: re.Match[str]) -> str:
         escape = found[0]
@@ -446,7 +458,7 @@ def _unquoted(text: str, at: int) -> str:
             return "'"
         escaped = escape[1]
         if escape != r"\0" and escaped in _CODES:
-            raise _bad("a character cannot be written by its number", at)
+            raise _bad("a character cannot be written by its number", at + 1 + found.start())
         return escape if escaped in _KEPT else _ESCAPES.get(escaped, escaped)
 
     return re.sub(r"\\0\d|\\.|''", plain, text[1:-1], flags=re.S)
@@ -456,7 +468,7 @@ def _bad(what: str, at: int) -> BadExpression:
     # Without the text, which contains values.
     return BadExpression(
         f"The option where cannot be parsed: {what}",
-        at=at,
+        character=at + 1,
         remedy="It supports comparisons of a column with a literal, in, between, like, is null,"
         " and, or, not. For anything else, filter after load(): .where(…).",
     )

@@ -315,7 +315,11 @@ class RowStore:
             end += stop - start
             start = stop
         if end > LAST:
-            raise TableError("Table is too large for memory", table=self.layout.schema.table)
+            raise TableError(
+                f"The table has more than {LAST:,} versions of rows, the most that fit in memory",
+                table=self.layout.schema.table,
+                remedy="Use a lake table as the target, or filters that leave rows out.",
+            )
         self.space = self.space.with_room(self.keys, keys, self.end, end)
         self.end = end
         return numbers

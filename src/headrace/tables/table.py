@@ -31,6 +31,7 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import BATCH_META, TableSchema
 from headrace.errors import (
+    HeadraceError,
     NoKey,
     NotUnique,
     NullKey,
@@ -397,7 +398,9 @@ def _after(rows: pa.Table, position: Position, epoch: int) -> pa.Table:
     )
     if not rising.all():
         # Positions decide what is new; without order they cannot.
-        raise TableError("Rows are not in position order", rows=rows.num_rows)
+        raise TableError(
+            "Rows are not in position order", rows=rows.num_rows, remedy=HeadraceError.remedy
+        )
     if epoch != position.epoch:
         return rows if epoch > position.epoch else rows.slice(0, 0)
     seen = (commits < position.commit) | (

@@ -499,7 +499,12 @@ class MemoryLoading:
 
     def _table(self) -> Table:
         if self._target._loadings.get(self._name) is not self:
-            raise TableError("The load has ended, or another one has begun", table=self._name)
+            raise TableError(
+                "The load has ended, or another one has begun",
+                table=self._name,
+                remedy="Begin a load for each baseline, and use it until it is switched or"
+                " discarded.",
+            )
         return self._target._table(self._name)
 
 

@@ -35,7 +35,14 @@ import pyarrow as pa
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import BATCH_META, Column, TableName, TableSchema
-from headrace.errors import FunctionFailed, NoKey, TableError
+from headrace.errors import (
+    FunctionFailed,
+    NoKey,
+    RefusedRow,
+    RowRefused,
+    RowsRefused,
+    TableError,
+)
 from headrace.tables import Row
 from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
 
@@ -51,6 +58,9 @@ class RowChange:
     row: Row | None
     identity: Row
     """The key of the row before the change."""
+
+    index: int
+    """The index of its first row in the batch."""
 
 
 def rows_in(table: pa.Table, schema: TableSchema) -> Iterator[Row]:
@@ -91,7 +101,7 @@ def changes_in(
             row = None if ops[at] == Op.DELETE else Row(values, at)
             # A row whose key changed exists already, whatever op the source sent.
             op = Op.UPDATE if at > first else Op(ops[at])
-            yield RowChange(op, position, row, Row(keys, first))
+            yield RowChange(op, position, row, Row(keys, first), first)
         at += 1
 
 
@@ -132,7 +142,9 @@ class RowTarget(ABC):
     rows until `on_baseline_complete`. *Durability*: a change must be durable when its hook
     returns, at the latest when `on_batch_complete` returns. *Threads*: one at a time. *Errors*:
     if a hook raises, the engine tries again from the same change on, and a baseline from its
-    first row; other pipelines continue. *Shutdown*: `on_close`, once.
+    first row; other pipelines continue. *Rows that cannot be taken*: if a hook for a row raises
+    `RowRefused` before it has any effect, the row becomes a dead letter, with later changes of
+    its key. *Shutdown*: `on_close`, once.
 
     Rows have every column, and decode a value when it is read; `dict(row)` is a copy to keep.
     """
@@ -287,7 +299,11 @@ class RowTarget(ABC):
 
     def _opened(self) -> _Calls:
         if self._calls is None:
-            raise TableError("The target is not open", target=type(self).__name__)
+            raise TableError(
+                "The target is not open",
+                target=type(self).__name__,
+                remedy="Call this only while an engine runs the target's pipeline.",
+            )
         return self._calls
 
 
@@ -307,9 +323,20 @@ class _Calls:
         """Whether the load has begun to call the target."""
         self.closed = False
 
+    def offer(self, at: int, hook: Callable[..., object], *values: object) -> RefusedRow | None:
+        """Call a hook for a row, the one `at` this index; return the row if it is refused."""
+        try:
+            self.call(hook, *values)
+        except RowRefused as error:
+            facts = {"reason": error.message, **{n: str(v) for n, v in error.facts.items()}}
+            return RefusedRow(self.target.schema.table, at, facts=facts)
+        return None
+
     def call(self, hook: Callable[..., object], *values: object) -> None:
         try:
             hook(*values)
+        except RowRefused:
+            raise
         except Exception as error:
             # Its text may contain row values, so it is not part of our error.
             raise FunctionFailed(
@@ -340,11 +367,14 @@ class _Calls:
             self.at(change.position, batch.id)
             self.held = True
             if change.row is None:
-                self.call(target.on_delete, change.identity)
+                refused = self.offer(change.index, target.on_delete, change.identity)
             elif change.op == Op.INSERT:
-                self.call(target.on_insert, change.row)
+                refused = self.offer(change.index, target.on_insert, change.row)
             else:
-                self.call(target.on_update, change.row, change.identity)
+                refused = self.offer(change.index, target.on_update, change.row, change.identity)
+            if refused is not None:
+                # Later changes of its key must not be applied: the batch comes without them.
+                raise RowsRefused.of([refused])
             self.done = change.position
         self.at(batch.last, batch.id)
         self.call(target.on_batch_complete)
@@ -368,8 +398,12 @@ class RowLoading:
             return
         calls = self._begun()
         calls.held = True
-        for row in rows_in(rows, calls.target.schema):
-            calls.call(calls.target.on_baseline_row, row)
+        hook = calls.target.on_baseline_row
+        offered = (
+            calls.offer(at, hook, row) for at, row in enumerate(rows_in(rows, calls.target.schema))
+        )
+        if refused := [each for each in offered if each is not None]:
+            raise RowsRefused.of(refused)
 
     def catch_up(self, batch: Batch) -> None:
         self._begun().take(batch)
@@ -391,7 +425,10 @@ class RowLoading:
         calls = self._calls
         if calls.load is not self:
             raise TableError(
-                "The load has ended, or another one has begun", table=calls.target.schema.table
+                "The load has ended, or another one has begun",
+                table=calls.target.schema.table,
+                remedy="Begin a load for each baseline, and use it until it is switched or"
+                " discarded.",
             )
         if not calls.loading:
             calls.at(ORIGIN, "")

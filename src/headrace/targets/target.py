@@ -110,12 +110,18 @@ class Loading(Protocol):
     """
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows with the columns of the table's schema, without positions, in any order."""
+        """
+        Take rows with the columns of the table's schema, without positions, in any order.
+
+        May raise `RowsRefused` for some of them, after it has taken the others.
+        """
         ...
 
     def catch_up(self, batch: Batch) -> None:
         """
         Apply the changes since the baseline (F) to the loaded rows, in position order.
+
+        May raise `RowsRefused`, like `Target.write`.
 
         The batches have only this table. They may begin before F: changes at or before F are
         already in the rows, and applying them again gives the same rows at H (R11).
@@ -166,6 +172,10 @@ class Target(Protocol):
         Apply a batch: all tables in `batch.tables`, or none (R26a).
 
         A table of the pipeline that is not in the batch is not live yet; leave it as it is.
+
+        May raise `RowsRefused` for rows that it will never take, before they or later rows have
+        any effect. They become dead letters, with later changes of their keys, and the batch
+        comes again without them: rows that already had an effect must not have another one.
         """
         ...
 

@@ -191,6 +191,25 @@ def test_what_would_not_mean_the_same_to_spark_is_refused(log: MadeLog, text: st
     assert text not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "character"),
+    [
+        ("id = ", 5),
+        ("status = 'paid' and  id + 1 = 2", 25),
+        ("status = 'paid' ; id", 17),
+        ("status = 'paid' and upper(status) = 'PAID'", 21),
+        (r"status = 'a\101'", 12),
+        ("status = 'paid' and weight = null", 30),
+        ("status = 'paid' and 'x' id", 25),
+        ("status = 'paid' like 'x'", 17),
+    ],
+)
+def test_where_a_condition_is_wrong_is_told_in_characters(text: str, character: int) -> None:
+    with pytest.raises(BadExpression) as caught:
+        parse_where(text, {column.name: column.type for column in SCHEMA.columns})
+    assert caught.value.facts == {"character": character}
+
+
 def test_a_column_that_is_not_there_is_told_with_the_nearest(log: MadeLog) -> None:
     with pytest.raises(UnknownColumn, match="Did you mean status"):
         log.read(where="stats = 'paid'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 
@@ -12,7 +12,7 @@ import psycopg
 
 from tests.rounds.source import Connection
 
-KEYS: dict[str, tuple[str, ...]] = {
+KEYS: Mapping[str, tuple[str, ...]] = {
     "orders": ("id",),
     "lines": ("order_id", "line"),
     "docs": ("id",),

@@ -67,10 +67,7 @@ MORE_SCHEMA = (
 MORE = ("beats", "moods", "left_hand", "right_hand")
 """Tables of this round, all with the key `id`."""
 
-for _table in MORE:
-    KEYS.setdefault(_table, ("id",))
-
-OTHERS = tuple(KEYS)
+OTHERS = (*KEYS, *MORE)
 TABLES = (*OTHERS, *DRAWN_TABLES)
 RED_SECONDS = (PROMISE_SECONDS + WATCH_SECONDS + 15) * slowness()
 """Within this time what holds everything up must be seen."""

@@ -394,7 +394,7 @@ def _failover(server: Server) -> Iterator[SettingNote]:
             "synchronized_standby_slots",
             value,
             f"The server sends no changes until these slots exist: {', '.join(missing)}",
-            set_it.format(",".join(set(named) - set(missing))),
+            set_it.format(",".join(name for name in named if name not in missing)),
         )
     followed = named or server.standby_slots
     silent = [name for name in followed if name not in server.feedback_slots]

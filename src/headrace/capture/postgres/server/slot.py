@@ -356,8 +356,15 @@ def drop(connection: psycopg.Connection[Any], name: str) -> bool:
     except psycopg.errors.UndefinedObject:
         return False
     except psycopg.errors.ObjectInUse as error:
+        found = find(connection, name)
+        reader = None if found is None else found.reader
+        user = "another process" if reader is None else f"process {reader}"
         raise SlotBusy(
-            "The slot cannot be dropped: it is in use by another process", slot=name
+            f"The slot cannot be dropped: it is in use by {user}",
+            slot=name,
+            pid=reader,
+            remedy=f"Stop the client of {user}, or end the process on the server:"
+            f" SELECT pg_terminate_backend({'…' if reader is None else reader}); then try again.",
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotPermitted(

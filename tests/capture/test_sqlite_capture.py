@@ -14,6 +14,7 @@ from headrace.capture.sqlite import copy as baseline
 from headrace.capture.sqlite import database, triggers, watch
 from headrace.capture.sqlite.database import CapturePosition
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
+from headrace.capture.sqlite.trigger_sql import NOW
 from headrace.errors import BadPosition, SourceUnreachable
 from headrace.testing.contracts import read_all
 from tests.support.patience import patience
@@ -72,9 +73,7 @@ def newest(app: sqlite3.Connection) -> int:
 
 def await_later(app: sqlite3.Connection, last: int) -> None:
     """Wait until changes get another time: by that a row is known again, and a new one told."""
-    assert await_seen(
-        lambda: bool(app.execute(f"select {triggers.NOW} > ?", (last,)).fetchone()[0])
-    )
+    assert await_seen(lambda: bool(app.execute(f"select {NOW} > ?", (last,)).fetchone()[0]))
 
 
 def test_setting_up_twice_changes_nothing(path: Path, app: sqlite3.Connection) -> None:

@@ -43,18 +43,21 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from headrace.capture.sqlite.database import (
-    DELETE,
-    EVENTS,
-    INSERT,
     OURS,
-    UPDATE,
     CaptureNames,
     folded,
     quoted,
     writing,
 )
-from headrace.capture.sqlite.tables import SourceTable, column_list, inspect, not_found, table_names
-from headrace.errors import SourceRefused
+from headrace.capture.sqlite.tables import (
+    SourceTable,
+    WriteGraph,
+    inspect,
+    not_found,
+    table_names,
+)
+from headrace.capture.sqlite.trigger_sql import NOW, PAIRED, texts_of_format_1, trigger_texts
+from headrace.errors import SourceRefused, TableRefused
 
 # --- the file in which a log was created ----------------------------------------------------------
 
@@ -171,7 +174,10 @@ class CursorPruner:
 
 # --- log table, triggers and plans ----------------------------------------------------------------
 
-FORMAT = 1
+FORMAT = 2
+_OLDER = (1,)
+"""Formats that are upgraded in place."""
+
 LOG = OURS.log
 META = OURS.meta
 TABLES = OURS.tables
@@ -188,10 +194,6 @@ LIBRARY = "capture/"
 
 _SEALED = "sealed"
 
-# Milliseconds in every version of SQLite: other time functions differ between versions, and
-# the application may use an old one. It is the time of the statement, not of the commit.
-NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
-
 
 @dataclass(frozen=True, slots=True)
 class CapturedColumns:
@@ -204,13 +206,16 @@ class CapturedColumns:
 
     fingerprint: Sequence[tuple[str, str, int]]
 
+    tangled: bool = False
+    """Whether its changes may have to be put in order when they are read."""
+
 
 def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str | None:
     """Return the capture's uuid; None if nothing was ever set up."""
     if not has_table(database, names.companion("meta")):
         return None
     found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
-    if found.get("format") != FORMAT:
+    if found.get("format") not in (FORMAT, *_OLDER):
         raise SourceRefused(
             "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
@@ -227,7 +232,13 @@ def has_known_format(database: sqlite3.Connection, names: CaptureNames = OURS) -
     (found,) = database.execute(
         f"select max(value) from {names.meta} where name = 'format'"
     ).fetchone()
-    return bool(found == FORMAT)
+    return found in (FORMAT, *_OLDER)
+
+
+def _is_older(database: sqlite3.Connection, names: CaptureNames) -> bool:
+    """Whether our tables were created by an older version, and are not upgraded yet."""
+    row = database.execute(f"select value from {names.meta} where name = 'format'").fetchone()
+    return row is not None and row[0] in _OLDER
 
 
 def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int, CapturedColumns]:
@@ -235,8 +246,9 @@ def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int,
     if not has_table(database, names.companion("tables")):
         return {}
     found = {}
-    for number, name, text in database.execute(
-        f"select id, name, columns from {names.tables} order by id"
+    about = "''" if _is_older(database, names) else "about"
+    for number, name, text, more in database.execute(
+        f"select id, name, columns, {about} from {names.tables} order by id"
     ):
         columns = json.loads(text)
         found[number] = CapturedColumns(
@@ -244,6 +256,7 @@ def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int,
             name,
             {column: field for column, _, _, field in columns},
             [(column, declared, key) for column, declared, key, _ in columns],
+            bool(more and json.loads(more).get("tangled")),
         )
     return found
 
@@ -286,22 +299,64 @@ def amiss(
     if not complete(database, names):
         return [table.name for table in tables]
     every = plans(database, names)
-    present = {
-        trigger.name: trigger.sql for trigger in _triggers(database, names) if not trigger.late
-    }
-    wrong = []
-    for table in tables:
-        plan = latest(every, table.name)
-        if (
-            plan is None
-            or list(plan.fingerprint) != table.fingerprint
-            or any(
-                present.get(name) != sql
-                for name, sql in _trigger_sql(table, plan.id, names).items()
-            )
-        ):
-            wrong.append(table.name)
-    return wrong
+    found = [trigger for trigger in _triggers(database, names) if not trigger.late]
+    graph = WriteGraph(database)
+    return [
+        table.name
+        for table in tables
+        if not _matches(database, table, latest(every, table.name), found, graph, names)
+    ]
+
+
+def _matches(
+    database: sqlite3.Connection,
+    table: SourceTable,
+    plan: CapturedColumns | None,
+    found: Sequence[_Trigger],
+    graph: WriteGraph,
+    names: CaptureNames,
+) -> bool:
+    """Whether all that was written to a table since its plan was created is in the log."""
+    if plan is None or list(plan.fingerprint) != table.fingerprint:
+        return False
+    own = [trigger for trigger in found if trigger.plan == plan.id]
+    present = {trigger.name: trigger.sql for trigger in own}
+    if _is_older(database, names):
+        texts = texts_of_format_1(table, plan.id, names)
+        if not _is_plain(table, graph):
+            return False
+    else:
+        texts = trigger_texts(table, plan.id, names)
+    return (
+        all(present.get(name) == sql for name, sql in texts.items())
+        and not graph.overtaking(table.name, min(trigger.number for trigger in own))
+        and (not table.by_rowid or _keeps_rowids(database, plan.id, names))
+    )
+
+
+def _is_plain(table: SourceTable, graph: WriteGraph) -> bool:
+    """Whether the triggers of format 1 were exact for a table."""
+    return not (
+        table.collisions
+        or table.by_rowid
+        or any(column.generated for column in table.columns)
+        or graph.has_triggers(table.name)
+    )
+
+
+_SPARSE = 1 << 40
+"""Added to a plan's number, to get a rowid that VACUUM would never give."""
+
+
+def _keeps_rowids(database: sqlite3.Connection, plan: int, names: CaptureNames) -> bool:
+    """Whether VACUUM has numbered no rows anew since a plan was created."""
+    return (
+        has_table(database, names.companion("rowids"))
+        and database.execute(
+            f"select 1 from {names.rowids} where rowid = ? and plan = ?", (_SPARSE + plan, plan)
+        ).fetchone()
+        is not None
+    )
 
 
 def changed(
@@ -331,6 +386,7 @@ def install(
         and not amiss(database, tables, names)
         and _sealed(database, names)
         and _noted_sealed(database, names)
+        and not _is_older(database, names)
     ):
         return capture
     with writing(database):
@@ -341,14 +397,22 @@ def install(
 
 def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:
     """Do the work of `install`, within a transaction of the caller."""
-    capture = _make_tables(database, max(len(table.columns) for table in tables), names)
+    upgraded = _upgradable(database, names)
+    capture = _make_tables(database, tables, names)
     every = plans(database, names)
     for trigger in _triggers(database, names):
         if trigger.late:
             # Also of other tables: a new seal would hide it, while one that is missing is noticed.
             database.execute(f"drop trigger {quoted(trigger.name)}")
-    for table in tables:
-        _capture_table(database, table, every, names)
+    wanted = {table.name: table for table in upgraded} | {table.name: table for table in tables}
+    known = {table.name for table in upgraded}
+    for table in wanted.values():
+        _capture_table(database, table, every, names, gap=table.name not in known)
+    _seal(database, names)
+    return capture
+
+
+def _seal(database: sqlite3.Connection, names: CaptureNames) -> None:
     if not _sealed(database, names) or any(each.late for each in _triggers(database, names)):
         database.execute(f"drop trigger if exists {quoted(names.seal)}")
         database.execute(
@@ -356,7 +420,27 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Cap
             "begin select 1; end"
         )
     database.execute(f"insert or replace into {names.meta} values (?, 1)", (_SEALED,))
-    return capture
+
+
+def _upgradable(database: sqlite3.Connection, names: CaptureNames) -> list[SourceTable]:
+    """Return the tables that an older version captures, and whose log has no gap."""
+    if not complete(database, names) or not _is_older(database, names):
+        return []
+    found = []
+    for name in dict.fromkeys(plan.table for plan in plans(database, names).values()):
+        try:
+            found.append(inspect(database, name))
+        except TableRefused:
+            continue
+    wrong = amiss(database, found, names)
+    return [table for table in found if table.name not in wrong]
+
+
+def upgrade(database: sqlite3.Connection, names: CaptureNames = OURS) -> None:
+    """Upgrade what an older version has set up, so that reading continues without a copy."""
+    if complete(database, names) and _is_older(database, names):
+        with writing(database):
+            make(database, [], names)
 
 
 def _sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
@@ -375,15 +459,20 @@ def _noted_sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
     )
 
 
-def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) -> str:
+def _make_tables(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> str:
     capture = capture_id(database, names)
     database.execute(
         f"create table if not exists {names.meta} (name text primary key, value) without rowid"
     )
     database.execute(
         f"create table if not exists {names.tables} "
-        "(id integer primary key, name text, columns text)"
+        "(id integer primary key, name text, columns text, about text)"
     )
+    if _is_older(database, names):
+        database.execute(f"alter table {names.tables} add column about text")
+        database.execute(f"update {names.meta} set value = {FORMAT} where name = 'format'")
     database.execute(
         f"create table if not exists {names.readers} "
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
@@ -394,13 +483,25 @@ def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) 
             f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
         )
         capture = renew(database, names)
-    (columns,) = database.execute(
-        "select count(*) from pragma_table_info(?)", (names.log_table,)
-    ).fetchone()
-    for number in range((columns - 4) // 2, width):
+    width = min(PAIRED, max((len(table.columns) for table in tables), default=0))
+    for number in range((_width(database, names.log_table) - 4) // 2, width):
         for side in "ba":
             database.execute(f"alter table {names.log} add column {side}{number}")
+    stashed = max((len(table.columns) for table in tables if table.collisions), default=0)
+    if stashed:
+        database.execute(f"create table if not exists {names.stash} (tbl, at, of, r, s0)")
+        for number in range(_width(database, names.companion("stash")) - 4, stashed):
+            database.execute(f"alter table {names.stash} add column s{number}")
+    if any(table.by_rowid for table in tables):
+        # Without an index, as VACUUM keeps the rowids of tables that have one.
+        database.execute(f"create table if not exists {names.rowids} (plan)")
     return capture
+
+
+def _width(database: sqlite3.Connection, table: str) -> int:
+    return int(
+        database.execute("select count(*) from pragma_table_info(?)", (table,)).fetchone()[0]
+    )
 
 
 def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
@@ -428,7 +529,10 @@ def _capture_table(
     table: SourceTable,
     every: dict[int, CapturedColumns],
     names: CaptureNames,
+    *,
+    gap: bool = True,
 ) -> None:
+    """Create a plan and its triggers, unless they are there; `gap`: changes may be missing."""
     before = latest(every, table.name)
     # After tables were renamed, a trigger created for this table may be on another one, and a
     # trigger on this table may have been created for another one.
@@ -439,25 +543,37 @@ def _capture_table(
     ]
     if (
         before is not None
-        and list(before.fingerprint) == table.fingerprint
-        and {trigger.name: trigger.sql for trigger in present}
-        == _trigger_sql(table, before.id, names)
+        and {trigger.name for trigger in present} == set(trigger_texts(table, before.id, names))
+        and _matches(database, table, before, present, WriteGraph(database), names)
     ):
         return
     for trigger in present:
         database.execute(f"drop trigger {quoted(trigger.name)}")
+        for companion in ("stash", "rowids"):
+            if has_table(database, names.companion(companion)):
+                column = "tbl" if companion == "stash" else "plan"
+                database.execute(
+                    f"delete from {quoted(names.companion(companion))} where {column} = ?",
+                    (trigger.plan,),
+                )
     # A new number even for the same columns, to distinguish rows that older triggers logged.
     fields = fields_for(every, table)
     columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
     made = database.execute(
-        f"insert into {names.tables} (name, columns) values (?, ?)",
-        (table.name, json.dumps(columns)),
+        f"insert into {names.tables} (name, columns, about) values (?, ?, ?)",
+        (table.name, json.dumps(columns), json.dumps({"tangled": table.tangled})),
     )
-    plan = CapturedColumns(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+    plan = CapturedColumns(
+        int(made.lastrowid or 0), table.name, fields, table.fingerprint, table.tangled
+    )
     every[plan.id] = plan
-    for sql in _trigger_sql(table, plan.id, names).values():
+    for sql in trigger_texts(table, plan.id, names).values():
         database.execute(sql)
-    if before is not None:
+    if table.by_rowid:
+        database.execute(
+            f"insert into {names.rowids} (rowid, plan) values (?, ?)", (_SPARSE + plan.id, plan.id)
+        )
+    if before is not None and gap:
         mark(database, REPLANNED, plan.id, names)
 
 
@@ -515,8 +631,13 @@ def take_out(
         else:
             left += 1
     if tables is None or (not left and not _awaited(database, names)):
-        for name in (names.log, names.readers, names.tables, names.meta):
+        for name in every_table(names):
             database.execute(f"drop table if exists {name}")
+
+
+def every_table(names: CaptureNames) -> tuple[str, ...]:
+    """Return our tables, as SQL text; the log first."""
+    return (names.log, names.readers, names.tables, names.stash, names.rowids, names.meta)
 
 
 def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
@@ -540,29 +661,6 @@ def drop_log(database: sqlite3.Connection) -> None:
     database.execute(f"drop table if exists {LOG}")
 
 
-def _trigger_sql(table: SourceTable, plan: int, names: CaptureNames) -> dict[str, str]:
-    """Return the triggers by name, each with exactly the text that SQLite stores."""
-    columns = [column.name for column in table.columns]
-    before = ", ".join(f"b{number}" for number in range(len(columns)))
-    after = ", ".join(f"a{number}" for number in range(len(columns)))
-    old, new = column_list(columns, "OLD."), column_list(columns, "NEW.")
-    images = {
-        INSERT: (after, new),
-        UPDATE: (f"{before}, {after}", f"{old}, {new}"),
-        DELETE: (before, old),
-    }
-    made = {}
-    for event, op in EVENTS:
-        name = names.trigger(plan, event)
-        image, values = images[op]
-        made[name] = (
-            f"CREATE TRIGGER {quoted(name)} after {event} on {quoted(table.name)} begin "
-            f"insert into {names.log} (ts, tbl, op, {image}) "
-            f"values ({NOW}, {plan}, {op}, {values}); end"
-        )
-    return made
-
-
 @dataclass(frozen=True, slots=True)
 class _Trigger:
     name: str
@@ -572,14 +670,17 @@ class _Trigger:
     late: bool
     """Whether it was created after the seal, or the seal is gone."""
 
+    number: int
+    """Its place in the schema: newer triggers have higher ones, and run first."""
+
 
 def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:
     broken = not _sealed(database, names) and _noted_sealed(database, names)
     return [
-        _Trigger(name, on, sql, plan, broken or bool(late))
-        for name, on, sql, late in database.execute(
+        _Trigger(name, on, sql, plan, broken or bool(late), number)
+        for name, on, sql, late, number in database.execute(
             "select name, tbl_name, sql, rowid > "
-            "(select rowid from sqlite_master where type = 'trigger' and name = ?) "
+            "(select rowid from sqlite_master where type = 'trigger' and name = ?), rowid "
             "from sqlite_master where type = 'trigger'",
             (names.seal,),
         ).fetchall()

@@ -50,7 +50,7 @@ from headrace.capture.sqlite.library.records import (
     TableColumns,
     table_batches,
 )
-from headrace.capture.sqlite.tables import SourceTable, inspect
+from headrace.capture.sqlite.tables import SourceTable, described, inspect
 from headrace.capture.sqlite.watch import Waiter, Wake
 from headrace.errors import (
     CaptureError,
@@ -150,7 +150,7 @@ class CaptureRun:
         with speaking(self._path):
             tables = self._settings.tables
             for table in self._patient(self._cursors.tables) if tables is None else tables:
-                self._copy(self._patient(partial(inspect, self._database, table)))
+                self._copy(self._patient(partial(described, self._database, table)))
 
     def _copy(self, table: SourceTable) -> CapturePosition | None:
         """
@@ -192,7 +192,7 @@ class CaptureRun:
         if captured:
             changed = bool(triggers.changed(self._database, [table], self._names))
         else:
-            changed = inspect(self._database, table.name).fingerprint != table.fingerprint
+            changed = described(self._database, table.name).fingerprint != table.fingerprint
         if changed:
             raise SchemaChanged(
                 "The table was altered while its rows were read",
@@ -213,6 +213,7 @@ class CaptureRun:
     def bootstrap_and_cdc(self) -> None:
         """Deliver rows, then changes; if some may be missing, the table's rows again."""
         with speaking(self._path):
+            self._patient(partial(triggers.upgrade, self._database, self._names))
             self._patient(self._cursors.repair)
             positions: dict[str, CapturePosition] = {}
             for table in self._patient(self._known_positions):
@@ -275,6 +276,7 @@ class CaptureRun:
     def cdc(self) -> None:
         """Deliver changes until `closing` returns True; raise an error if some may be missing."""
         with speaking(self._path):
+            self._patient(partial(triggers.upgrade, self._database, self._names))
             self._follow(self._patient(self._known_positions), copies=False)
 
     def _follow(self, positions: Mapping[str, CapturePosition], *, copies: bool) -> None:
@@ -333,7 +335,7 @@ class CaptureRun:
                     id=f"{following.epoch}/{part[0][0]}-{part[-1][0]}",
                 )
             )
-            self._handled = log.at if last else CapturePosition.of(following.epoch, part[-1])
+            self._handled = log.at if last else log.position(part[-1])
             # In small steps: what is not stored is delivered again after a kill.
             self._store(following)
 
@@ -481,6 +483,7 @@ class ChangeFollower:
         self.epoch = capture
         self.log = CaptureLog(database, min(positions.values(), key=lambda at: at.seq), names)
         self.shapes: dict[int, TableColumns] = {}
+        self._plans: Mapping[int, triggers.CapturedColumns] = {}
         self.width = 1
 
     @property
@@ -500,7 +503,14 @@ class ChangeFollower:
                 raise _reset()
             if self._problems and self.log.at.seq >= self._problems_from:
                 raise BaselineNeeded(dict(self._problems))
-            rows = self.log.read(self._most, self.width)
+            rows = self.log.read(self._most, self.width, self._plans)
+        if self.log.unclear:
+            self._problems |= {
+                self._plans[number].table: _missing(self._plans[number].table)
+                for number in self.log.unclear
+                if self._plans[number].table in self._after
+            }
+            self.log.unclear.clear()
         return self._take(rows) if rows else None
 
     def move(self, table: str, position: CapturePosition) -> None:
@@ -520,6 +530,7 @@ class ChangeFollower:
         """Return the changes of our tables among the next rows, and move past all of them."""
         shapes, after = self.shapes, self._after
         taken = []
+        every = rows
         for at, row in enumerate(rows):
             shape = shapes.get(row[2])  # type: ignore[call-overload]
             if shape is None or row[0] <= after[shape.table]:  # type: ignore[operator]
@@ -531,7 +542,9 @@ class ChangeFollower:
                 rows = rows[:at]
                 break
             taken.append(row)
-        if rows:
+        if rows is every:
+            self.log.advance()
+        elif rows:
             self.log.advance(rows[-1])
         return taken
 
@@ -541,9 +554,10 @@ class ChangeFollower:
             raise SourceRefused(
                 "The capture log no longer exists", log_table=names.log_table, remedy=_COPY_FIRST
             )
+        self._plans = triggers.plans(database, names)
         self.shapes = {
             number: TableColumns.of(plan.table, plan.fingerprint)
-            for number, plan in triggers.plans(database, names).items()
+            for number, plan in self._plans.items()
             if plan.table in self._after
         }
         self.width = max((len(shape.columns) for shape in self.shapes.values()), default=1)

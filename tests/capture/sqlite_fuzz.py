@@ -19,6 +19,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace.capture.sqlite import triggers
@@ -34,10 +35,6 @@ STATEMENTS = 60
 
 class Wrong(AssertionError):
     """A copy differs from its table, or a statement has another effect because of capture."""
-
-
-def connect() -> sqlite3.Connection:
-    return sqlite3.connect(":memory:", isolation_level=None)
 
 
 # --- schemas --------------------------------------------------------------------------------------
@@ -315,22 +312,23 @@ class Fuzz:
 
 
 class Run:
-    """Runs steps with and without capture."""
+    """Runs steps with and without capture, in memory or in two files."""
 
-    def __init__(self, fuzz: Fuzz) -> None:
+    def __init__(self, fuzz: Fuzz, file: str | Path = ":memory:", plain: str | Path = "") -> None:
         self._fuzz = fuzz
-        self._app, self._plain = connect(), connect()
-        self.refused = False
+        self._files = str(file), str(plain or file)
+        self._app, self._plain = (
+            sqlite3.connect(each, isolation_level=None) for each in self._files
+        )
 
-    def run(self, before: Sequence[Step], steps: Sequence[Step]) -> None:
-        """Run all steps; raises `Wrong`."""
-        for step in before:
+    def set_up(self, before: Sequence[Step] | None = None) -> bool:
+        """Run the first steps and set up the capture; False if a table is refused."""
+        for step in self._fuzz.before if before is None else before:
             self._both(*step)
         try:
             self._tables = [inspect(self._app, name) for name in ("t", "c")]
         except TableRefused:
-            self.refused = True
-            return
+            return False
         for name in ("t", "c"):
             # With any trigger, SQLite may visit rows in another order, which IGNORE depends on.
             for event in ("insert", "update", "delete"):
@@ -345,12 +343,42 @@ class Run:
         self._copies = {table.name: self._rows(self._app, table) for table in self._tables}
         table = self._tables[0]
         # REPLACE by the rowid is not seen in a table whose only unique index is another key.
-        blind = table.rowid not in table.key and not table.collisions
+        self._blind = table.rowid not in table.key and not table.collisions
+        return True
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Run steps; raises `Wrong`."""
         for statement, values in steps:
             if statement == LOOK:
                 self._look(int(str(values[0])))
-            elif not (blind and "rowid" in statement):
+            elif not (self._blind and "rowid" in statement):
                 self._both(statement, values)
+        self._compare()
+
+    def jobs(self) -> list[tuple[str, list[Step]]]:
+        """Return all statements for another process, for each file."""
+        steps = [
+            (statement, values)
+            for statement, values in self._fuzz.steps
+            if statement != LOOK and not (self._blind and "rowid" in statement)
+        ]
+        steps = [*self._fuzz.before[:2], *steps]
+        self._app.close()
+        self._plain.close()
+        return [(file, steps) for file in self._files]
+
+    def finish(self) -> None:
+        """Read what another process has written; raises `Wrong`."""
+        self._app, self._plain = (
+            sqlite3.connect(each, isolation_level=None) for each in self._files
+        )
+        self._log = CaptureLog(self._app, self._log.at)
+        self._look(5)
+        self._compare()
+        self._app.close()
+        self._plain.close()
+
+    def _compare(self) -> None:
         for table in self._tables:
             if self._rows(self._app, table) != self._rows(self._plain, table):
                 raise Wrong(f"{table.name} has other rows because of capture")
@@ -421,10 +449,12 @@ def outcome(fuzz: Fuzz, before: Sequence[Step], steps: Sequence[Step]) -> str:
     """Run steps; return "", "refused", or what is wrong."""
     run = Run(fuzz)
     try:
-        run.run(before, steps)
+        if not run.set_up(before):
+            return "refused"
+        run.run(steps)
     except (Wrong, sqlite3.Error, AssertionError) as error:
         return f"{type(error).__name__}: {error}"[:2000]
-    return "refused" if run.refused else ""
+    return ""
 
 
 def failure(seed: int, *, shorten: bool = False) -> str:

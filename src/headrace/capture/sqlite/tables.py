@@ -174,7 +174,7 @@ def table_names(database: sqlite3.Connection) -> list[str]:
     return [name for name in found if not name.startswith("sqlite_") and not is_ours(name, every)]
 
 
-def unreadable_names(database: sqlite3.Connection) -> list[str]:
+def virtual_names(database: sqlite3.Connection) -> list[str]:
     """Return the names of the application's virtual tables, which cannot be captured."""
     return [
         name
@@ -242,6 +242,13 @@ def readable(database: sqlite3.Connection, name: str) -> SourceTable:
         columns = (SourceColumn(rowid, "INTEGER", nullable=False, key=1), *columns)
         key = (rowid,)
     collations = (None,) if by_rowid or alias else _key_collations(database, name, key)
+    if rowid is None and any(each not in (None, *BUILT_IN) for each in collations):
+        raise TableRefused(
+            "The key has a collation that only the application has",
+            table=name,
+            collation=", ".join(map(str, collations)),
+            remedy="Declare the key with BINARY, NOCASE or RTRIM, or leave the table out.",
+        )
     table = SourceTable(name, columns, key, collations, rowid, by_rowid)
     try:
         database.execute(f"select {column_list(table.names)} from {quoted(name)} limit 0")
@@ -253,13 +260,6 @@ def readable(database: sqlite3.Connection, name: str) -> SourceTable:
             table=name,
             remedy="Leave the table out, or replace the function by one of SQLite's own.",
         ) from error
-    if rowid is None and any(each not in (None, *BUILT_IN) for each in collations):
-        raise TableRefused(
-            "The key has a collation that only the application has",
-            table=name,
-            collation=", ".join(map(str, collations)),
-            remedy="Declare the key with BINARY, NOCASE or RTRIM, or leave the table out.",
-        )
     return table
 
 
@@ -421,7 +421,7 @@ def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
         ready = [
             column
             for column in generated
-            if left.isdisjoint(folded(_unquoted(word)) for word, _ in _tokens(column.expression))
+            if left.isdisjoint(folded(unquoted(word)) for word, _ in _tokens(column.expression))
         ]
         here = scope()
         new |= {column.name: f"(select {column.expression} {here})" for column in ready}
@@ -507,7 +507,7 @@ def _generations(sql: str) -> dict[str, str]:
             if depth == 2 and tokens[at - 1][0].upper() == "AS":
                 begin, begins_at = at, place + 1
         if depth == 1 and tokens[at - 1][0] in ("(", ",") and token not in ("(", ","):
-            name = folded(_unquoted(token))
+            name = folded(unquoted(token))
     return found
 
 
@@ -645,12 +645,12 @@ class WriteGraph:
 
 
 def _read_trigger(name: str, on: str, sql: str, number: int) -> _AppTrigger:
-    words = [token for token, _ in _tokens(sql)]
+    words = sql_words(sql)
     upper = [word.upper() for word in words]
     begin = upper.index("BEGIN")
     event = next(at for at, word in enumerate(upper) if word in ("INSERT", "UPDATE", "DELETE"))
     writes = {
-        folded(_unquoted(words[at + 1]))
+        folded(unquoted(words[at + 1]))
         for at in range(begin, len(words) - 1)
         if (upper[at] == "INTO" or (upper[at] == "FROM" and upper[at - 1] == "DELETE"))
         or (upper[at] == "UPDATE" and upper[at + 1] not in ("SET", "OR"))
@@ -663,7 +663,13 @@ def _read_trigger(name: str, on: str, sql: str, number: int) -> _AppTrigger:
     return _AppTrigger(name, folded(on), before, frozenset(writes), ignores, number)
 
 
-def _unquoted(name: str) -> str:
+def sql_words(sql: str) -> list[str]:
+    """Return the words, quoted texts and other characters of `sql`, without spaces and comments."""
+    return [word for word, _ in _tokens(sql)]
+
+
+def unquoted(name: str) -> str:
+    """Return a name without its quotes."""
     if name[0] == "[":
         return name[1:-1]
     return name[1:-1].replace(name[0] * 2, name[0]) if name[0] in "\"'`" else name

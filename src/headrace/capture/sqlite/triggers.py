@@ -267,7 +267,11 @@ def latest(every: Mapping[int, CapturedColumns], table: str) -> CapturedColumns 
     return own[-1] if own else None
 
 
-def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict[str, int]:
+def fields_for(
+    every: Mapping[int, CapturedColumns],
+    table: SourceTable,
+    renamed: Mapping[str, str] | None = None,
+) -> dict[str, int]:
     """Return field ids for the columns as they are now; new columns get new ones."""
     # An exact text in an old segment must never refer to another column.
     known: dict[str, int] = {}
@@ -276,11 +280,16 @@ def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict
         if plan.table == table.name:
             known = dict(plan.fields)
             used = max([used, *plan.fields.values()])
+    before = renamed or {}
     fields = {}
     for column in table.columns:
-        if column.name not in known:
+        name = before.get(column.name, column.name)
+        # A column that has the former name of a renamed one is new.
+        if name not in known or (column.name not in before and name in before.values()):
             used += 1
-        fields[column.name] = known.get(column.name, used)
+            fields[column.name] = used
+        else:
+            fields[column.name] = known[name]
     return fields
 
 
@@ -395,8 +404,20 @@ def install(
         return make(database, [inspect(database, table.name) for table in tables], names)
 
 
-def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:
-    """Do the work of `install`, within a transaction of the caller."""
+def make(
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    names: CaptureNames,
+    *,
+    exact: Collection[str] = (),
+    renamed: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """
+    Do the work of `install`, within a transaction of the caller.
+
+    No changes of the tables in `exact` are missing, although they have no triggers. `renamed` has
+    the old names of columns, by table and new name.
+    """
     upgraded = _upgradable(database, names)
     capture = _make_tables(database, tables, names)
     every = plans(database, names)
@@ -405,9 +426,10 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Cap
             # Also of other tables: a new seal would hide it, while one that is missing is noticed.
             database.execute(f"drop trigger {quoted(trigger.name)}")
     wanted = {table.name: table for table in upgraded} | {table.name: table for table in tables}
-    known = {table.name for table in upgraded}
+    known = {*exact, *(table.name for table in upgraded)}
     for table in wanted.values():
-        _capture_table(database, table, every, names, gap=table.name not in known)
+        before = (renamed or {}).get(table.name, {})
+        _capture_table(database, table, every, names, gap=table.name not in known, renamed=before)
     _seal(database, names)
     return capture
 
@@ -477,31 +499,35 @@ def _make_tables(
         f"create table if not exists {names.readers} "
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
     )
+    width = min(PAIRED, max((len(table.columns) for table in tables), default=1))
+    pairs = [f"{side}{number}" for number in range(width) for side in "ba"]
     if capture is None or not has_table(database, names.log_table):
         # A new log counts from 1 again: its numbers need a new uuid (R1).
-        database.execute(
-            f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
-        )
+        columns = ["seq integer primary key", "ts", "tbl", "op", *pairs]
+        _widen(database, names.log_table, columns)
         capture = renew(database, names)
-    width = min(PAIRED, max((len(table.columns) for table in tables), default=0))
-    for number in range((_width(database, names.log_table) - 4) // 2, width):
-        for side in "ba":
-            database.execute(f"alter table {names.log} add column {side}{number}")
+    _widen(database, names.log_table, pairs)
     stashed = max((len(table.columns) for table in tables if table.collisions), default=0)
     if stashed:
-        database.execute(f"create table if not exists {names.stash} (tbl, at, of, r, s0)")
-        for number in range(_width(database, names.companion("stash")) - 4, stashed):
-            database.execute(f"alter table {names.stash} add column s{number}")
+        slots = [f"s{number}" for number in range(stashed)]
+        _widen(database, names.companion("stash"), ["tbl", "at", "of", "r", *slots])
     if any(table.by_rowid for table in tables):
         # Without an index, as VACUUM keeps the rowids of tables that have one.
         database.execute(f"create table if not exists {names.rowids} (plan)")
     return capture
 
 
-def _width(database: sqlite3.Connection, table: str) -> int:
-    return int(
-        database.execute("select count(*) from pragma_table_info(?)", (table,)).fetchone()[0]
-    )
+def _widen(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    """Create a table of ours with these columns, or add those that it lacks."""
+    if not has_table(database, table):
+        # In one statement: SQLite reads the whole schema again for each column that is added.
+        database.execute(f"create table {quoted(table)} ({', '.join(columns)})")
+        return
+    query = "select name from pragma_table_info(?)"
+    present = {name for (name,) in database.execute(query, (table,))}
+    for column in columns:
+        if column not in present:
+            database.execute(f"alter table {quoted(table)} add column {column}")
 
 
 def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
@@ -530,7 +556,8 @@ def _capture_table(
     every: dict[int, CapturedColumns],
     names: CaptureNames,
     *,
-    gap: bool = True,
+    gap: bool,
+    renamed: Mapping[str, str],
 ) -> None:
     """Create a plan and its triggers, unless they are there; `gap`: changes may be missing."""
     before = latest(every, table.name)
@@ -557,7 +584,7 @@ def _capture_table(
                     (trigger.plan,),
                 )
     # A new number even for the same columns, to distinguish rows that older triggers logged.
-    fields = fields_for(every, table)
+    fields = fields_for(every, table, renamed)
     columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
     made = database.execute(
         f"insert into {names.tables} (name, columns, about) values (?, ?, ?)",
@@ -633,6 +660,18 @@ def take_out(
     if tables is None or (not left and not _awaited(database, names)):
         for name in every_table(names):
             database.execute(f"drop table if exists {name}")
+
+
+def has_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> bool:
+    """Whether a table has triggers of this log."""
+    return any(folded(trigger.on) == folded(table) for trigger in _triggers(database, names))
+
+
+def drop_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> None:
+    """Remove the triggers of a table, within a transaction."""
+    for trigger in _triggers(database, names):
+        if folded(trigger.on) == folded(table):
+            database.execute(f"drop trigger {quoted(trigger.name)}")
 
 
 def every_table(names: CaptureNames) -> tuple[str, ...]:

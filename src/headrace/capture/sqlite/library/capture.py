@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,9 @@ from headrace.capture.sqlite.database import OURS, CaptureNames, opened
 from headrace.capture.sqlite.library.readers import ReaderCursors
 from headrace.capture.sqlite.library.records import Handler, Interrupted
 from headrace.capture.sqlite.library.run import CaptureRun, HandlerRaised, RunSettings
-from headrace.capture.sqlite.tables import inspect, table_names
+from headrace.capture.sqlite.tables import inspect, table_names, virtual_names
 from headrace.capture.sqlite.watch import DEFAULT, Wake
-from headrace.errors import BadName, RunTwice, SourceRefused, StillRunning
+from headrace.errors import BadName, RunTwice, SourceRefused, StillRunning, TableRefused
 
 BATCH_SIZE = 256
 READER = "default"
@@ -48,13 +48,24 @@ class TornDown:
     """Tables that stay captured, because another reader reads them."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """The result of a `setup`."""
+
+    tables: tuple[str, ...]
+    """The tables whose changes are logged from now on."""
+
+    refused: Mapping[str, TableRefused]
+    """Why other tables are not captured, if no tables were named."""
+
+
 class Capture:
     """
     Delivers the changes of a SQLite database to `handler`, in batches.
 
-    `tables` names the tables. If it is None, `setup` takes every table of the application, and
-    raises an error if one of them cannot be captured; the other methods take all tables that were
-    set up for this reader.
+    `tables` names the tables. If it is None, `setup` takes every table of the application that can
+    be captured, and returns why others cannot; the other methods take all tables that were set up
+    for this reader.
 
     `handler` is called with one `Batch` at a time, in order, on the thread of the run. When it
     returns, the batch is acknowledged; when it raises, the run ends with that exception. If it
@@ -106,9 +117,11 @@ class Capture:
         # the middle of a wait would wait for ever.
         self._under_way = threading.Lock()
 
-    def setup(self) -> tuple[str, ...]:
+    def setup(self) -> SetUp:
         """
         Create the log and the triggers if they are missing; return the tables.
+
+        A named table that cannot be captured raises `TableRefused`, and nothing is set up.
 
         From then on every change of these tables is logged, and is kept for this reader. What is
         already set up is not changed, so this may be called again; a table whose columns changed
@@ -119,13 +132,25 @@ class Capture:
         names = self._settings.names
         with self._at_rest(), opened(self._settings.path) as database:
             _refuse_other_log(database, names)
-            tables = self._settings.tables
-            tables = tuple(table_names(database)) if tables is None else tables
+            refused: dict[str, TableRefused] = {}
+            if self._settings.tables is not None:
+                found = [inspect(database, table) for table in self._settings.tables]
+            else:
+                found = []
+                for table in (*table_names(database), *virtual_names(database)):
+                    try:
+                        found.append(inspect(database, table))
+                    except TableRefused as why:
+                        refused[table] = why
+            tables = tuple(table.name for table in found)
             if not tables:
-                raise SourceRefused("No tables to capture", path=self._settings.path)
-            triggers.install(database, [inspect(database, table) for table in tables], names)
+                raise next(
+                    iter(refused.values()),
+                    SourceRefused("No tables to capture", path=self._settings.path),
+                )
+            triggers.install(database, found, names)
             ReaderCursors(database, names, self._settings.reader).register(tables)
-            return tables
+            return SetUp(tables, refused)
 
     def teardown(self) -> TornDown:
         """

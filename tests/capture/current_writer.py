@@ -30,6 +30,7 @@ def _write(file: str, statements: Sequence[Statement]) -> list[str]:
     import apsw
 
     connection = apsw.Connection(file)
+    connection.execute("pragma synchronous = off")
     errors = []
     for sql, values in statements:
         try:

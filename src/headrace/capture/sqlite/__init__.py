@@ -14,8 +14,7 @@ Begin with `triggers`, which describes what is created in the user's database, t
  database    connections, errors, our names in a database, positions in its log
  tables      the user's tables: their columns, and whether they can be captured exactly
  trigger_sql the text of the triggers of a table
- triggers    the log table and the triggers, their set-up and removal
- alteration  columns that are added, dropped or renamed while a table is captured
+ triggers    the log table and the triggers, their set-up, alteration and removal
  capture_log the readers of the log, the position of each, and the next rows
  copy        the rows of a table in chunks along the key, while the application writes (R43)
  watch       detection of commits by other processes, and how a capture waits for them
@@ -25,10 +24,10 @@ Begin with `triggers`, which describes what is created in the user's database, t
 ```
 """
 
-from headrace.capture.sqlite.alteration import alter
 from headrace.capture.sqlite.library.capture import Capture, SetUp, TornDown
 from headrace.capture.sqlite.library.records import CaptureBatch as Batch
 from headrace.capture.sqlite.library.records import Record
+from headrace.capture.sqlite.triggers import alter
 from headrace.capture.sqlite.watch import Combined, External, FileWatch
 from headrace.capture.sqlite.watch import PollInterval as Interval
 

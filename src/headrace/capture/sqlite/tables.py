@@ -22,6 +22,8 @@ rows can be read.
 
 Two things are not detected: writers that turn triggers off, and writes with an explicit rowid into
 a table that has no unique index except its key, if that is another column (R45).
+
+Long because unique indexes, triggers and foreign keys all decide how the same table is captured.
 """
 
 from __future__ import annotations

@@ -12,7 +12,12 @@ so that there is a newest row from the beginning.
 
 A plan records a table's columns. When they change, or when one of the table's triggers was
 missing, changes may have been missed: the new plan writes a marker to the log, and each reader
-that reaches it starts over with that table (R39).
+that reaches it starts over with that table (R39). `trigger_sql` has the text of the triggers. What
+an older version created is upgraded in place if it was complete: then nothing was missed.
+
+A table without a declared key is known by its rowids, and VACUUM gives other ones. So each plan of
+such a table has a row in a table of ours whose rowid VACUUM would change, too: if that row has
+another one, the plan does not match any more.
 
 Triggers that were dropped and created again with the same text leave a gap as well. The procedure
 that SQLite's documentation gives for altering a table does that, and so do tools, and a dump of a
@@ -30,22 +35,32 @@ is another one. A copy that is written over the same file has the same inode, an
 Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
 moments when the write lock is free: the application must not notice (R42). Pruning must not disturb
 the reader either, so if the lock is taken, or on any other error, it is retried later.
+
+SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
+log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
+Nobody can write in between, so no change is missing, and the table need not be copied again.
+
+Long because everything here depends on which triggers there are, and what they were created for.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 from headrace.capture.sqlite.database import (
     OURS,
+    PREFIX,
     CaptureNames,
     folded,
+    opened,
     quoted,
     writing,
 )
@@ -54,7 +69,9 @@ from headrace.capture.sqlite.tables import (
     WriteGraph,
     inspect,
     not_found,
+    sql_words,
     table_names,
+    unquoted,
 )
 from headrace.capture.sqlite.trigger_sql import NOW, PAIRED, texts_of_format_1, trigger_texts
 from headrace.errors import SourceRefused, TableRefused
@@ -738,3 +755,123 @@ def has_table(database: sqlite3.Connection, table: str) -> bool:
         "select 1 from sqlite_master where type = 'table' and name = ? collate nocase", (table,)
     ).fetchone()
     return row is not None
+
+
+# --- columns that are altered while a table is captured ------------------------------------------
+
+_META = re.compile(rf"{PREFIX}_(?:(.+)_)?meta", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alteration:
+    sql: str
+    table: str
+    renamed: tuple[str, str] | None
+    """The old and the new name of a column; the new one of a dropped column is empty."""
+
+
+def alter(path: str | Path, *statements: str) -> None:
+    """
+    Add, drop or rename columns of tables that are captured, so that no change is missing.
+
+    Each statement is an `ALTER TABLE` with `ADD`, `DROP` or `RENAME COLUMN`. All of them are one
+    transaction. Captured changes from before keep their columns. If a table could not be captured
+    afterwards, this raises `TableRefused` and changes nothing.
+    """
+    asked = [_read(statement) for statement in statements]
+    with opened(str(Path(path).expanduser().absolute())) as database, writing(database):
+        logs = _logs(database)
+        for names in logs:
+            make(database, [], names)  # upgrades it, if an older version created it
+        tables = {_spelled(database, each.table) for each in asked}
+        captured = {
+            names: [table for table in tables if _is_captured(database, table, names)]
+            for names in logs
+        }
+        sound = {
+            (names, table)
+            for names, own in captured.items()
+            for table in own
+            if not amiss(database, [inspect(database, table)], names)
+        }
+        for names, own in captured.items():
+            for table in own:
+                drop_triggers(database, table, names)
+        for each in asked:
+            try:
+                database.execute(each.sql)
+            except sqlite3.OperationalError as error:
+                raise SourceRefused(
+                    "SQLite refuses to alter the table", table=each.table, reason=str(error)
+                ) from error
+        for names, own in captured.items():
+            found = [inspect(database, table) for table in own]
+            if found:
+                make(
+                    database,
+                    found,
+                    names,
+                    exact=[table.name for table in found if (names, table.name) in sound],
+                    renamed={table.name: _renamed(table, asked) for table in found},
+                )
+
+
+def _read(sql: str) -> _Alteration:
+    words = sql_words(sql)
+    upper = [word.upper() for word in words]
+    while upper and upper[-1] == ";":
+        upper.pop()
+    at = 4 if upper[3:4] == ["."] else 2
+    name = unquoted(words[at]) if len(upper) > at + 1 else ""
+    action, rest = upper[at + 1 : at + 2], words[at + 2 :]
+    if rest and rest[0].upper() == "COLUMN":
+        rest = rest[1:]
+    if (
+        upper[:2] != ["ALTER", "TABLE"]
+        or ";" in upper
+        or action not in (["ADD"], ["DROP"], ["RENAME"])
+        or (action == ["RENAME"] and rest[0].upper() == "TO")
+    ):
+        raise SourceRefused(
+            "Only columns can be added, dropped or renamed",
+            remedy="Use ALTER TABLE with ADD, DROP or RENAME COLUMN, one statement at a time. Run"
+            " other statements on your own connection: the table is then copied again.",
+        )
+    renamed = None
+    if action == ["RENAME"]:
+        renamed = (unquoted(rest[0]), unquoted(rest[2]))
+    elif action == ["DROP"]:
+        renamed = (unquoted(rest[0]), "")
+    return _Alteration(sql, name, renamed)
+
+
+def _logs(database: sqlite3.Connection) -> list[CaptureNames]:
+    """Return the names of all capture logs in the file that are complete."""
+    found = database.execute("select name from sqlite_master where type = 'table'").fetchall()
+    matches = [match for (name,) in found if (match := _META.fullmatch(name))]
+    logs = [CaptureNames.of(match[1]) if match[1] else CaptureNames() for match in matches]
+    return [names for names in logs if complete(database, names)]
+
+
+def _spelled(database: sqlite3.Connection, name: str) -> str:
+    return next((each for each in table_names(database) if folded(each) == folded(name)), name)
+
+
+def _is_captured(database: sqlite3.Connection, table: str, names: CaptureNames) -> bool:
+    return latest(plans(database, names), table) is not None and bool(
+        has_triggers(database, table, names)
+    )
+
+
+def _renamed(table: SourceTable, asked: list[_Alteration]) -> Mapping[str, str]:
+    """Return the old names of renamed columns, by their present ones; "": it is another column."""
+    names: dict[str, str] = {}
+    for each in asked:
+        if each.renamed is not None and folded(each.table) == folded(table.name):
+            old, new = each.renamed
+            before = names.pop(old, old)
+            if new:
+                names[new] = before
+            else:
+                names[old] = ""
+    return names

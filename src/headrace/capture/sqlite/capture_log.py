@@ -253,9 +253,9 @@ class _RowOrder:
                 kept += self._put_in_order(own)
             else:
                 kept += [step for step in own if step.row in moved]
-        places = sorted(moved)
+        numbers = sorted(moved)
         kept.sort(key=lambda step: step.row)
-        if len(kept) > len(places):
+        if len(kept) > len(numbers):
             net = [self._net(steps[key]) for key in wrong]
             kept = [step for each in net for step in each] + [
                 step
@@ -265,10 +265,10 @@ class _RowOrder:
                 if step.row in moved
             ]
             kept.sort(key=lambda step: step.row)
-            kept = _fused(kept, len(places))
+            kept = _fused(kept, len(numbers))
         # As late as possible: nothing moves before a change of another table that led to it.
-        for place, step in zip(places[len(places) - len(kept) :], kept, strict=True):
-            made[place] = self._row(rows[place], step)
+        for number, step in zip(numbers[len(numbers) - len(kept) :], kept, strict=True):
+            made[number] = self._row(rows[number], step)
         return [made[number] for number in sorted(made)]
 
     def _steps(self, rows: Sequence[Row]) -> dict[_Image, list[_Step]]:

@@ -447,8 +447,8 @@ def _unique_indexes(database: sqlite3.Connection, table: SourceTable) -> Iterato
         texts, where = ((), "") if sql is None or sql[0] is None else _index_parts(str(sql[0]))
         yield _UniqueIndex(
             tuple(
-                (None, texts[place], coll.upper()) if cid == -2 else (column, "", coll.upper())
-                for place, (cid, column, coll) in enumerate(found)
+                (None, texts[number], coll.upper()) if cid == -2 else (column, "", coll.upper())
+                for number, (cid, column, coll) in enumerate(found)
             ),
             where,
         )
@@ -463,7 +463,7 @@ _TOKEN = re.compile(
 
 
 def _tokens(sql: str) -> list[tuple[str, int]]:
-    """Return the tokens of `sql` without spaces and comments, each with its place."""
+    """Return the tokens of `sql` without spaces and comments, each with its offset."""
     return [
         (found[0], found.start())
         for found in _TOKEN.finditer(sql)
@@ -476,19 +476,19 @@ def _index_parts(sql: str) -> tuple[tuple[str, ...], str]:
     depth = begins = 0
     terms: list[str] = []
     last, at = "", 0
-    for token, place in _tokens(sql):
+    for token, offset in _tokens(sql):
         depth += token == "("
         if token == "(" and depth == 1:
-            begins = place + 1
+            begins = offset + 1
         elif token in (",", ")") and depth == 1:
-            terms.append(sql[begins : at if last.upper() in ("ASC", "DESC") else place])
-            begins = place + 1
+            terms.append(sql[begins : at if last.upper() in ("ASC", "DESC") else offset])
+            begins = offset + 1
             if token == ")":
                 rest = sql[begins:]
                 where = next((at for word, at in _tokens(rest) if word.upper() == "WHERE"), None)
                 return tuple(terms), "" if where is None else rest[where + len("where") :]
         depth -= token == ")"
-        last, at = token, place
+        last, at = token, offset
     return tuple(terms), ""
 
 
@@ -498,16 +498,16 @@ def _generations(sql: str) -> dict[str, str]:
     tokens = _tokens(sql)
     depth = begin = begins_at = 0
     name = ""
-    for at, (token, place) in enumerate(tokens):
+    for at, (token, offset) in enumerate(tokens):
         if token == ")":
             depth -= 1
             if depth == 1 and begin:
-                found[name] = sql[begins_at:place]
+                found[name] = sql[begins_at:offset]
                 begin = 0
         if token == "(":
             depth += 1
             if depth == 2 and tokens[at - 1][0].upper() == "AS":
-                begin, begins_at = at, place + 1
+                begin, begins_at = at, offset + 1
         if depth == 1 and tokens[at - 1][0] in ("(", ",") and token not in ("(", ","):
             name = folded(unquoted(token))
     return found
@@ -526,7 +526,7 @@ class _AppTrigger:
     """Whether it can end the statement for one row, so that later triggers do not run."""
 
     number: int
-    """Its place in the schema: newer triggers have higher ones."""
+    """Its number in the schema: newer triggers have higher ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ is written. If the writer has `recursive_triggers` on, the delete trigger runs f
 it removes them from the stash, so that they are logged once.
 
 In a *tangled* table, a change of one row may lead to changes of others before it is finished. So a
-row that is stashed may change, which the triggers follow, and each stashed row has the row for
-which it was stashed. What is left over is also recognised by its time, which is that of the
-statement. A row that is replaced by one with the same key is logged as deleted, too, because these
-changes may have to be put in order (`capture_log`).
+row that is stashed may change, which the triggers follow. While an update moves it, it is not gone.
+What is left over is recognised by its time, which is that of the statement. A row that is replaced
+by one with the same key is logged as deleted, too, because these changes may have to be put in
+order (`capture_log`).
 
 An image has at most 1,996 columns. If two images do not fit into a row of the log, an update is two
 rows: the first one (`HALF`) has the row before, the second one the row after.
@@ -116,9 +116,10 @@ class _Texts:
             gone = f"not {self._exists()}"
             if tangled:
                 placed = f"({self._is('NEW')} or {gone})"
-                insert[:0] = self._log_removed(f"{self._stashed_for(None)} and {placed}")
-                moved = f"{self._stashed_for('OLD')} and not ({self._is('OLD')}) and {placed}"
-                update[:0] = [*self._log_removed(moved), self._follow()]
+                finished = f"{self._stash}.moves is null and {placed}"
+                insert[:0] = self._log_removed(finished)
+                removed = self._log_removed(f"not ({self._is('OLD')}) and {finished}")
+                update[:0] = [*removed, self._follow()]
             else:
                 insert[:0] = self._log_removed(gone)[:1]
                 update[:0] = self._log_removed(gone)[:1]
@@ -189,35 +190,34 @@ class _Texts:
                 ]
                 term = f"({' or '.join(moved)}) and {term}"
             terms.append(term)
-        left = f"exists (select 1 from {self._stash} where {self._left_over(row)})"
-        return either([*terms, left])
+        terms.append(f"exists (select 1 from {self._stash} where {self._left_over})")
+        if row is not None and self._table.tangled:
+            terms.append(f"exists (select 1 from {self._stash} where {self._moves})")
+        return either(terms)
 
-    def _left_over(self, row: str | None) -> str:
+    @property
+    def _left_over(self) -> str:
         if not self._table.tangled:
             return self._mine
-        older = f"{self._stash}.at is not {NOW}"
-        same = "" if row is None else f" or {self._stashed_for(row)}"
-        return f"{self._mine} and ({older}{same})"
+        return f"{self._mine} and {self._stash}.at is not {NOW}"
 
-    def _stashed_for(self, row: str | None) -> str:
-        """Return whether a row was stashed because of an update of `row`; None: an insert."""
-        return f"{self._stash}.of is {self._tag(row)}"
-
-    def _tag(self, row: str | None) -> str:
-        if row is None:
-            return "null"
-        if self._table.rowid is not None:
-            return f"{row}.{quoted(self._table.rowid)}"
-        return " || '/' || ".join(f"{row}.{quoted(name)}" for name in self._table.key)
+    @property
+    def _moves(self) -> str:
+        """Return whether an update moves a row that is stashed, under another rowid or key."""
+        table = self._table
+        names = table.key if table.rowid is None else (table.rowid,)
+        moved = [f"OLD.{quoted(name)} collate binary is not NEW.{quoted(name)}" for name in names]
+        return f"{self._mine} and {self._is('OLD')} and ({' or '.join(moved)})"
 
     def _fill(self, row: str | None) -> list[str]:
         """Return the statements that stash the rows that collide with NEW."""
         stash, table = self._stash, self._table
-        into = f"insert into {stash} (tbl, at, of, r, {', '.join(self._stashed)})"
+        into = f"insert into {stash} (tbl, at, r, {', '.join(self._stashed)})"
         rowid = "null" if table.rowid is None else f"{self._on}.{quoted(table.rowid)}"
         image = column_list(self._columns, f"{self._on}.")
-        steps = [f"delete from {stash} where {self._left_over(row)}"]
-        tag = self._tag(row) if table.tangled else "null"
+        steps = [f"delete from {stash} where {self._left_over}"]
+        if row is not None and table.tangled:
+            steps.append(f"update {stash} set moves = 1 where {self._moves}")
         for number, collision in enumerate(table.collisions):
             where = self._others(collision, row)
             if table.tangled:
@@ -231,8 +231,7 @@ class _Texts:
                     f" and {self._is(self._on)})"
                 )
             steps.append(
-                f"{into} select {self._plan}, {NOW}, {tag}, {rowid}, {image} "
-                f"from {self._on} where {where}"
+                f"{into} select {self._plan}, {NOW}, {rowid}, {image} from {self._on} where {where}"
             )
         return steps
 
@@ -245,7 +244,7 @@ class _Texts:
             for slot, name in zip(self._stashed, self._columns, strict=True)
         ]
         return (
-            f"update {self._stash} set r = {rowid}, {', '.join(values)} "
+            f"update {self._stash} set moves = null, r = {rowid}, {', '.join(values)} "
             f"where {self._mine} and {self._is('OLD')} and {self._image('OLD')}"
         )
 

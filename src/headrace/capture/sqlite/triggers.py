@@ -527,7 +527,7 @@ def _make_tables(
     stashed = max((len(table.columns) for table in tables if table.collisions), default=0)
     if stashed:
         slots = [f"s{number}" for number in range(stashed)]
-        _widen(database, names.companion("stash"), ["tbl", "at", "of", "r", *slots])
+        _widen(database, names.companion("stash"), ["tbl", "at", "moves", "r", *slots])
     if any(table.by_rowid for table in tables):
         # Without an index, as VACUUM keeps the rowids of tables that have one.
         database.execute(f"create table if not exists {names.rowids} (plan)")
@@ -727,7 +727,7 @@ class _Trigger:
     """Whether it was created after the seal, or the seal is gone."""
 
     number: int
-    """Its place in the schema: newer triggers have higher ones, and run first."""
+    """Its number in the schema: newer triggers have higher ones, and run first."""
 
 
 def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:

@@ -246,29 +246,24 @@ class _RowOrder:
         if not wrong:
             return None
         moved = {step.row for key in wrong for step in steps[key]}
+        kept = [step for key in wrong for step in self._put_in_order(steps[key])]
+        kept += [
+            step
+            for key, own in steps.items()
+            if key not in wrong
+            for step in own
+            if step.row in moved
+        ]
         made = {number: row for number, row in enumerate(rows) if number not in moved}
-        kept: list[_Step] = []
-        for key, own in steps.items():
-            if key in wrong:
-                kept += self._put_in_order(own)
-            else:
-                kept += [step for step in own if step.row in moved]
-        numbers = sorted(moved)
-        kept.sort(key=lambda step: step.row)
-        if len(kept) > len(numbers):
-            net = [self._net(steps[key]) for key in wrong]
-            kept = [step for each in net for step in each] + [
-                step
-                for key, own in steps.items()
-                if key not in wrong
-                for step in own
-                if step.row in moved
-            ]
-            kept.sort(key=lambda step: step.row)
-            kept = _fused(kept, len(numbers))
-        # As late as possible: nothing moves before a change of another table that led to it.
-        for number, step in zip(numbers[len(numbers) - len(kept) :], kept, strict=True):
-            made[number] = self._row(rows[number], step)
+        fused = _one_for_each_row(kept)
+        if fused is None:
+            # Each key has one change, so that their order does not matter.
+            made = {}
+            net = _fused([step for own in steps.values() for step in self._net(own)], len(rows))
+            self.unclear |= len(net) > len(rows)
+            net = net[: len(rows)]
+            fused = dict(enumerate(net, len(rows) - len(net)))
+        made |= {number: self._row(rows[number], step) for number, step in fused.items()}
         return [made[number] for number in sorted(made)]
 
     def _steps(self, rows: Sequence[Row]) -> dict[_Image, list[_Step]]:
@@ -349,6 +344,22 @@ def _in_order(steps: Sequence[_Step]) -> bool:
     return images[0][0] != images[-1][1] and all(
         one[1] == next_[0] for one, next_ in pairwise(images)
     )
+
+
+def _one_for_each_row(steps: Sequence[_Step]) -> dict[int, _Step] | None:
+    """Return the steps by row, if a deletion and an insertion can be an update of the key."""
+    found: dict[int, _Step] = {}
+    for step in steps:
+        other = found.get(step.row)
+        if other is None:
+            found[step.row] = step
+        elif step.before is None and other.after is None:
+            found[step.row] = _Step(step.row, other.before, step.after)
+        elif step.after is None and other.before is None:
+            found[step.row] = _Step(step.row, step.before, other.after)
+        else:
+            return None
+    return found
 
 
 def _fused(steps: Sequence[_Step], most: int) -> list[_Step]:

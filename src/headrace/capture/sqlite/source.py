@@ -800,8 +800,8 @@ class SQLiteSource:
         for number, part in parts.items():
             if (schema := self._schemas.get(int(str(number)))) is None:
                 continue
-            if any(row[3] == REPLANNED for row in part):
-                if int(str(part[-1][0])) > self._reported.get(schema.table, 0):
+            if markers := [int(str(row[0])) for row in part if row[3] == REPLANNED]:
+                if markers[-1] > self._reported.get(schema.table, 0):
                     raise Reopening("Capture was set up again", path=self.path)
                 part = [row for row in part if row[3] != REPLANNED]
                 if not part:

@@ -592,8 +592,9 @@ class WriteGraph:
         Whether foreign keys may lead from a change of a row to another one of the same row.
 
         SQLite obeys foreign keys before it runs triggers. A deletion can lead back to the deleted
-        row only by a trigger; but if a REPLACE removes several rows (`replaces`), it can lead to
-        an update of another one that is to be removed.
+        row only by a trigger. But if a REPLACE removes several rows (`replaces`), it can lead to
+        an update of another one that is to be removed; and if UPDATE OR REPLACE removes a row, it
+        can lead to the deletion of the very row that is updated.
         """
         own = folded(table)
         for action in self._actions:
@@ -605,44 +606,33 @@ class WriteGraph:
                 continue
             if self._reaches({action.child}, table, by_trigger=True):
                 return True
-            updates = action.on_delete != "CASCADE"
-            if replaces and (
-                self._reaches({action.child}, table, updates=True)
-                or (updates and self._reaches({action.child}, table))
-            ):
+            if (replaces or action.on_delete == "CASCADE") and self._reaches({action.child}, table):
                 return True
         return False
 
     def _on(self, table: str) -> list[_AppTrigger]:
         return [trigger for trigger in self._triggers if trigger.on == folded(table)]
 
-    def _reaches(
-        self,
-        begin: Collection[str],
-        table: str,
-        *,
-        by_trigger: bool = False,
-        updates: bool = False,
-    ) -> bool:
-        """Whether writes of the tables `begin` lead to one of `table`, on the way asked for."""
-        own = folded(table)
+    def _reaches(self, begin: Collection[str], table: str, *, by_trigger: bool = False) -> bool:
+        """Whether writes of the tables `begin` lead to one of `table`, perhaps by a trigger."""
         known: set[tuple[str, bool]] = set()
-        left = [(each, not (by_trigger or updates)) for each in begin]
+        left = [(each, not by_trigger) for each in begin]
         while left:
             here, asked = left.pop()
             if (here, asked) in known:
                 continue
             known.add((here, asked))
-            if here == own and asked:
+            if here == folded(table) and asked:
                 return True
             for trigger in self._triggers:
                 if trigger.on == here:
                     left += [(each, True) for each in trigger.writes]
-            for action in self._actions:
-                if action.parent == here:
-                    more = updates and (action.on_update or action.on_delete != "CASCADE")
-                    acts = action.on_update or action.on_delete not in ("NO ACTION", "RESTRICT")
-                    left += [(action.child, asked or more)] if acts else []
+            left += [
+                (action.child, asked)
+                for action in self._actions
+                if action.parent == here
+                and (action.on_update or action.on_delete not in ("NO ACTION", "RESTRICT"))
+            ]
         return False
 
 

@@ -120,6 +120,8 @@ class _Texts:
                 insert[:0] = self._log_removed(finished)
                 removed = self._log_removed(f"not ({self._is('OLD')}) and {finished}")
                 update[:0] = [*removed, self._follow()]
+                # The row for which others were removed may be deleted before it is written.
+                delete += self._log_removed(f"{self._stash}.moves is null and {gone}")
             else:
                 insert[:0] = self._log_removed(gone)[:1]
                 update[:0] = self._log_removed(gone)[:1]

@@ -510,7 +510,7 @@ def _make_tables(
         "(id integer primary key, name text, columns text, about text)"
     )
     if _is_older(database, names):
-        database.execute(f"alter table {names.tables} add column about text")
+        _widen(database, names.companion("tables"), ["about"])
         database.execute(f"update {names.meta} set value = {FORMAT} where name = 'format'")
     database.execute(
         f"create table if not exists {names.readers} "

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,11 +102,11 @@ class SchemaSequence:
         """Have the engine read a row at a time while it is to lag, and look often."""
         read = CaptureLog.read
 
-        def slow(own: CaptureLog, most: int, width: int) -> list[Row]:
+        def slow(own: CaptureLog, most: int, *others: Any) -> list[Row]:
             if not self._lagging:
-                return read(own, most, width)
+                return read(own, most, *others)
             self._pause.wait(0.01)
-            return read(own, 1, width)
+            return read(own, 1, *others)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CaptureLog, "read", slow)
@@ -256,6 +257,7 @@ class SchemaSequence:
             self._copy,
             self._other,
             self._wound,
+            self._decorate,
             self._turn,
             self._turn,
         )
@@ -478,6 +480,23 @@ class SchemaSequence:
             self.said.append(f"-- {error}")
         self._app.execute(f"pragma busy_timeout = {int(patience() * 1000)}")
 
+    def _decorate(self) -> None:
+        """Create what other triggers are needed for, or drop it again."""
+        name = self._plain()
+        [there] = self._read("select count(*) from sqlite_master where name = 'extra'")
+        if there != "0":
+            [kind] = self._read("select type from sqlite_master where name = 'extra'")
+            self._run(f"drop {kind} extra", self._change(name))
+            return
+        rewrite = f"update {name} set note = note || '.' where id = new.id and length(note) < 5"
+        extra = self._draw.choice(
+            (
+                f"create unique index extra on {name} (id % 1000, coalesce(note, id))",
+                f"create trigger extra after insert on {name} begin {rewrite}; end",
+            )
+        )
+        self._run(extra, self._change(name))
+
     def _wound(self) -> None:
         """Do what the engine must not be ready with, until it is undone."""
         name = self._any()
@@ -486,14 +505,12 @@ class SchemaSequence:
             ([away], [back]),
             ([f"drop table {name}"], [self._definition(name, name)]),
             ([away, f"create view {name} as select * from gone"], [f"drop view {name}", back]),
-            ([f"create unique index wound on {name} (id, note)"], ["drop index wound"]),
             (
-                [f"create trigger wound after update on {name} begin select 1; end"],
+                [
+                    f"create trigger wound before update on {name} begin"
+                    f" update {name} set note = 'x' where id = 0; end"
+                ],
                 ["drop trigger wound"],
-            ),
-            (
-                [f"alter table {name} add column g generated always as (id + 1)"],
-                [f"alter table {name} drop column g"],
             ),
         ]
         done, self._wounds = self._draw.choice(ways)

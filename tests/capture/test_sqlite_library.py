@@ -182,7 +182,7 @@ def test_only_one_run_an_instance(path: Path, app: sqlite3.Connection) -> None:
     capture.bootstrap()
     with pytest.raises(RunTwice, match="has already run"):
         capture.cdc()
-    assert capture.setup() == ("t",)  # a run that has ended stands in nobody's way
+    assert capture.setup().tables == ("t",)  # a run that has ended stands in nobody's way
 
 
 @pytest.mark.parametrize("method", ["setup", "teardown", "cdc", "bootstrap", "bootstrap_and_cdc"])
@@ -313,7 +313,7 @@ def test_wrong_settings_are_refused_at_once(path: Path) -> None:
 
 
 def test_without_names_it_is_all_tables(path: Path, app: sqlite3.Connection) -> None:
-    assert Capture(path, None, print).setup() == ("t", "u")
+    assert Capture(path, None, print).setup().tables == ("t", "u")
     app.execute("insert into t values (1, 2)")
     app.execute("insert into u values (3, 4)")
     with running(path, None) as heard:
@@ -395,7 +395,7 @@ def test_two_logs_in_one_database_do_not_know_of_each_other(
         assert ops(ours_.count(2)) == [("t", "INSERT", 1), ("t", "UPDATE", 1)]
         assert ops(theirs.count(3)) == [("t", "INSERT", 1), ("u", "INSERT", 3), ("t", "UPDATE", 1)]
         assert ours_.records[0].position != theirs.records[0].position
-    assert Capture(path, None, print).setup() == ("t", "u")  # a log is no table to capture
+    assert Capture(path, None, print).setup().tables == ("t", "u")  # a log is no table to capture
     with pytest.raises(TableRefused, match="Internal tables"):
         Capture(path, [log], print).setup()
     Capture(path, None, print).teardown()

@@ -59,8 +59,8 @@ def test_a_missing_database_is_not_made(shop: Shop, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere.db").exists()
 
 
-def test_a_table_without_a_key_is_refused_and_nothing_is_left_running(shop: Shop) -> None:
-    shop.app.execute("create table notes (text text)")
+def test_a_view_is_refused_and_nothing_is_left_running(shop: Shop) -> None:
+    shop.app.execute("create view notes as select 1")
     assert refused(shop, Pipeline(shop.source(), "notes", memory())) == [
         "capture.unsupported_table"
     ]

@@ -187,7 +187,7 @@ def test_a_target_that_takes_no_more_tables_goes_on_with_those_it_has(market: Ma
 
 @pytest.mark.meets("R23a")
 def test_sqlite_tables_that_cannot_be_captured_are_left_out_and_named(shop: Shop) -> None:
-    shop.app.execute("create table keyless (a, b)")
+    shop.app.execute("create table keyless (rowid, _rowid_, oid)")
     target = memory()
     pipeline = Pipeline(shop.source(), tables=["*"], target=target, name="all")
     with shop.engine(pipeline) as engine:
@@ -201,14 +201,14 @@ def test_sqlite_tables_that_cannot_be_captured_are_left_out_and_named(shop: Shop
         shop.insert(range(100, 102))
         assert await_seen(lambda: len(seen(target, "items")) == 3)
         assert await_seen(lambda: 101 in seen(target, "orders"))
-        shop.app.execute("insert into keyless values (1, 2)")
+        shop.app.execute("insert into keyless values (1, 2, 3)")
         assert engine.source_info("shop").error is None
         assert engine.pipeline_info("all").tables[0].baseline == 1
 
 
 @pytest.mark.process
 def test_a_recorder_in_a_process_of_its_own_tells_what_it_found(shop: Shop) -> None:
-    shop.app.execute("create table keyless (a, b)")
+    shop.app.execute("create table keyless (rowid, _rowid_, oid)")
     shop.app.execute("create table items (id integer primary key, price decimal(10, 2))")
     source = shop.source()
     pipeline = Pipeline(source, tables=["*"], target=memory(), name="all")

@@ -98,7 +98,7 @@ def test_a_recorder_that_stopped_for_good_is_started_again(shop: Shop) -> None:
         shop.app.execute("create table other (id integer primary key)")  # makes it look again
         assert await_that(engine, lambda: engine.source_info("shop").error is not None)
         assert not engine.await_ready(PATIENCE)
-        shop.app.execute(f"update {META} set value = 1 where name = 'format'")
+        shop.app.execute(f"update {META} set value = 2 where name = 'format'")
         assert engine.reset_source("shop", timeout=PATIENCE)
         info = engine.source_info("shop")
         assert (info.state, info.error, info.restarts) == ("streaming", None, 1)
@@ -111,7 +111,7 @@ def test_a_reset_that_fails_is_told_and_can_be_asked_for_again(shop: Shop) -> No
         shop.app.execute(f"update {META} set value = 99 where name = 'format'")
         assert not engine.reset_source("shop", timeout=PATIENCE)
         assert isinstance(engine.source_info("shop").error, SourceRefused)
-        shop.app.execute(f"update {META} set value = 1 where name = 'format'")
+        shop.app.execute(f"update {META} set value = 2 where name = 'format'")
         assert engine.reset_source("shop", timeout=PATIENCE)
 
 

@@ -121,7 +121,7 @@ def test_all_tables_are_tried_or_the_one_that_is_named(shop: Shop) -> None:
 
 
 def test_a_table_that_merely_matches_and_does_not_fit_is_left_out(shop: Shop) -> None:
-    shop.app.execute("create table audit (line text)")
+    shop.app.execute("create table audit (rowid, _rowid_, oid)")
     shop.app.execute("create table others (id integer primary key)")
     found = take_samples(pipeline(shop, "*"), 20)
     assert [each.schema.table for each in found.tables] == ["orders"]

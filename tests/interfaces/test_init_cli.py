@@ -16,7 +16,7 @@ from headrace.errors import SourceRefused
 TABLES = """
 create table orders (id integer primary key, customer_id integer, total numeric);
 create table "odd name" (id integer primary key, note text);
-create table no_key (a, b);
+create table no_key (rowid, _rowid_, oid);
 """
 
 

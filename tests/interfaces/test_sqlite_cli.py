@@ -194,7 +194,7 @@ def test_another_log_and_another_reader_have_their_own_changes(
     told = json.loads(
         done("setup", "--db", path, "--table", "users", "--log-table", "__cdc_log", "--json")
     )
-    assert told == {"tables": ["users"], "log_table": "__cdc_log"}
+    assert told == {"tables": ["users"], "log_table": "__cdc_log", "refused": {}}
     done("setup", "--db", path, "--table", "orders", "--reader", "second")
     app.execute("delete from orders")
     app.execute("insert into users values (5, 6)")
@@ -473,3 +473,15 @@ def test_what_a_url_refuses_is_stored_and_sent_again(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_columns_are_altered_and_tables_that_are_refused_are_named(path: Path) -> None:
+    application = sqlite3.connect(path, isolation_level=None)
+    application.execute("create table extra (id integer primary key, a, b)")
+    application.execute("create virtual table texts using fts4(body)")
+    said = done("setup", "--db", path)
+    assert "extra" in said.splitlines()[0]
+    assert "Not captured: texts. A virtual table cannot be captured." in said
+    assert done("alter", "--db", path, "alter table extra drop column a") == "Altered.\n"
+    assert [row[1] for row in application.execute("pragma table_info(extra)")] == ["id", "b"]
+    application.close()

@@ -72,8 +72,8 @@ OF_LOG = (
     Mutation(
         "news are written before what is pending",
         "capture/recorder.py",
-        "            return\n        self._flush(log)\n        for each in self._notices:\n",
-        "            return\n        for each in self._notices:\n",
+        "            return\n        self._flush(log)\n        for each in _once(self._notices):\n",
+        "            return\n        for each in _once(self._notices):\n",
         test=(
             "tests/postgres/test_partitions.py"
             "::test_what_is_written_to_a_partition_after_it_was_detached_is_not_the_tables"

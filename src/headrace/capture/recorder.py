@@ -438,7 +438,7 @@ class Recorder:
             self._write_early_notes(log)
             return
         self._flush(log)
-        for each in self._notices:
+        for each in _once(self._notices):
             # A pipeline that takes only changes has no baseline, and must learn of missing ones.
             known = each.missing and log.schema(each.table) is not None
             if each.rebaseline_reason and (known or log.has_baseline(each.table)):
@@ -596,9 +596,9 @@ class Recorder:
             self._retry_at = self._selection.next_look
             return
         try:
-            if self._notifier is not None:
+            if self._notifier is not None and (claim := self._notifier.claim()):
                 # Before it is created: after a crash in between it is known to be ours.
-                log.note(self._notifier.claim())
+                log.note(claim)
             at = self._source.open(log.source_position)
             self._moved, self._markers = None, ()
             reason = break_at(log, at, self._source.traits.resumes)
@@ -787,6 +787,19 @@ def tables_to_rebaseline(
         lapsed = (name for name in described if _left_out(log, name))
         found += [SourceNotice(name, rebaseline_reason="left out", missing=True) for name in lapsed]
     return found
+
+
+def _once(notices: Sequence[SourceNotice]) -> list[SourceNotice]:
+    """Return notices without those that another one of the same table says as well, or better."""
+    best = {(each.table, each.rebaseline_reason): each for each in notices if each.missing}
+    return [
+        each
+        for each in notices
+        if not each.rebaseline_reason
+        or each.note
+        or each.missing
+        or (each.table, each.rebaseline_reason) not in best
+    ]
 
 
 def _outgrown(log: LogWriter, schema: TableSchema) -> bool:

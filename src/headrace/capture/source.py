@@ -288,11 +288,13 @@ _REBASELINE_PHRASES = {
     "gap": "changes may be missing from the log",
     "left out": "it was not captured for a while",
     "lineage": "the source was restored or replaced",
+    "order": "the order of some of its changes is not known",
     "partitions": "its partitions were altered",
     "publication": "its publication was altered for a while",
     "replaced": "another table has taken its name",
     "rewritten": "its rows were rewritten when a column was altered",
     "toast store": "large values that the server did not send are not known",
+    "triggers": "its capture triggers were missing for a while, or had to be replaced",
     "type": "a type of its columns was altered",
     "unlogged": "it was rewritten, or unlogged for a while",
 }
@@ -302,7 +304,7 @@ class ReportsNotices(Protocol):
     """A source that reports events which are not changes of rows."""
 
     def claim(self) -> str:
-        """Return what it will create at the source: the log stores this before `open`."""
+        """Return what it will create at the source: the log stores this before `open`; or ""."""
         ...
 
     def recall(

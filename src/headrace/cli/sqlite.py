@@ -206,9 +206,32 @@ def set_up(
         retention = Retention(Retention().bytes if keep is None else keep, keep_for, history or 0.0)
     done = _capture(lambda batch: None, retention=retention, **where).setup()
     if as_json:
-        click.echo(json.dumps({"tables": done, "log_table": where["log_table"]}))
-    else:
-        click.echo(f"Changes of {', '.join(done)} are now logged in {where['log_table']}.")
+        refused = {
+            table: {"message": why.message, "remedy": why.remedy}
+            for table, why in done.refused.items()
+        }
+        said = {"tables": done.tables, "log_table": where["log_table"], "refused": refused}
+        click.echo(json.dumps(said))
+        return
+    click.echo(f"Changes of {', '.join(done.tables)} are now logged in {where['log_table']}.")
+    for table, why in done.refused.items():
+        click.echo(f"Not captured: {table}. {why.message}. {why.remedy}")
+
+
+@sqlite.command("alter", short_help="Add, drop or rename columns of captured tables.")
+@click.option("--db", required=True, metavar="FILE", help="Database file; it must exist.")
+@click.argument("statements", nargs=-1, required=True, metavar="STATEMENT...")
+def alter(db: str, statements: tuple[str, ...]) -> None:
+    """
+    Run ALTER TABLE statements that add, drop or rename columns, in one transaction.
+
+    No change is missing afterwards, and the tables need not be copied again. SQLite itself refuses
+    to drop a column that a trigger names.
+    """
+    from headrace.capture.sqlite import alter as alter_columns
+
+    alter_columns(db, *statements)
+    click.echo("Altered.")
 
 
 @sqlite.command("teardown", short_help="Stop logging, and remove what setup created.")

@@ -13,7 +13,8 @@ Begin with `triggers`, which describes what is created in the user's database, t
  definition  a SQLite source in a configuration
  database    connections, errors, our names in a database, positions in its log
  tables      the user's tables: their columns, and whether they can be captured exactly
- triggers    the log table and the triggers, their set-up and removal
+ trigger_sql the text of the triggers of a table
+ triggers    the log table and the triggers, their set-up, alteration and removal
  capture_log the readers of the log, the position of each, and the next rows
  copy        the rows of a table in chunks along the key, while the application writes (R43)
  watch       detection of commits by other processes, and how a capture waits for them
@@ -23,11 +24,12 @@ Begin with `triggers`, which describes what is created in the user's database, t
 ```
 """
 
-from headrace.capture.sqlite.library.capture import Capture, TornDown
+from headrace.capture.sqlite.library.capture import Capture, SetUp, TornDown
 from headrace.capture.sqlite.library.dead_letters import DeadRecord
 from headrace.capture.sqlite.library.records import CaptureBatch as Batch
 from headrace.capture.sqlite.library.records import Record
 from headrace.capture.sqlite.library.retention import ReaderStatus, Retention
+from headrace.capture.sqlite.triggers import alter
 from headrace.capture.sqlite.watch import Combined, External, FileWatch
 from headrace.capture.sqlite.watch import PollInterval as Interval
 
@@ -42,5 +44,7 @@ __all__ = [
     "ReaderStatus",
     "Record",
     "Retention",
+    "SetUp",
     "TornDown",
+    "alter",
 ]

@@ -27,7 +27,8 @@ from headrace.capture.sqlite.database import (
     reading,
     speaking,
 )
-from headrace.capture.sqlite.tables import SourceTable, column_list
+from headrace.capture.sqlite.tables import BUILT_IN, SourceTable, column_list
+from headrace.errors import TableRefused
 
 CHUNK_ROWS = 20_000
 CHUNK_BYTES = 16 << 20
@@ -73,15 +74,21 @@ class Pages:
         self._seconds = CHUNK_SECONDS if wal else CHUNK_SECONDS_ROLLBACK
         self._closed = False
         self._terms = [quoted(name) for name in table.key]
-        if not self._by_index():
+        # Only the application's connections have other collations than SQLite's own.
+        self._by_rowid = any(each not in (None, *BUILT_IN) for each in table.collations)
+        if not self._by_rowid and not self._by_index():
             # A column may have another collation than the key's index. Then the index's
             # collation is requested, which finds every row but is slower.
             self._terms = [
-                term if collation is None else f"{term} collate {collation}"
+                term if collation is None else f"{term} collate {quoted(collation)}"
                 for term, collation in zip(self._terms, table.collations, strict=True)
             ]
 
     def __iter__(self) -> Iterator[list[Row]]:
+        if self._by_rowid:
+            # Its order is not that of the key: a copy that was cut short begins again.
+            yield from self._in_order_of_rowid("1", last=True)
+            return
         if self._after is None:
             yield from self._without_key()
         key = self._after
@@ -142,20 +149,27 @@ class Pages:
         if not self._nullable_key:
             return
         absent = " or ".join(f"{quoted(name)} is null" for name in self._nullable_key)
-        # A column may have one of the rowid's names, and then hides it.
-        taken = {column.name.lower() for column in self._table.columns}
-        rowid = next(name for name in ("_rowid_", "rowid", "oid") if name not in taken)
-        after = -(2**63)
+        if self._table.rowid is None:
+            raise TableRefused(
+                "The table has rows without a key, and its columns have all names of the rowid",
+                table=self._table.name,
+                remedy="Declare the key NOT NULL, or rename one of rowid, _rowid_ and oid.",
+            )
+        yield from self._in_order_of_rowid(absent, last=False)
+
+    def _in_order_of_rowid(self, condition: str, *, last: bool) -> Iterator[list[Row]]:
+        rowid = quoted(str(self._table.rowid))
+        after, beyond = -(2**63), ">="
         done = False
         while not done and not self._closed:
             rows, done = self._chunk(
-                f"{self._select.replace('select', f'select {rowid},', 1)} "
-                f"where ({absent}) and {rowid} > ? order by {rowid} limit {self._most}",
+                f"{self._select.replace('select', f'select {rowid},', 1)} where ({condition}) "
+                f"and {rowid} {beyond} ? order by {rowid} limit {self._most}",
                 (after,),
-                last=False,
+                last=last,
             )
             if rows:
-                after = int(str(rows[-1][0]))
+                after, beyond = int(str(rows[-1][0])), ">"
                 yield [row[1:] for row in rows]
 
     @property

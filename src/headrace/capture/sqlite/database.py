@@ -432,6 +432,16 @@ class CaptureNames:
         return _sql(self.companion("readers"))
 
     @property
+    def stash(self) -> str:
+        """The table of rows that REPLACE may be about to remove."""
+        return _sql(self.companion("stash"))
+
+    @property
+    def rowids(self) -> str:
+        """The table that shows whether VACUUM has numbered rows anew."""
+        return _sql(self.companion("rowids"))
+
+    @property
     def seal(self) -> str:
         """The trigger that is created after all others."""
         return self.companion("seal")
@@ -451,7 +461,7 @@ class CaptureNames:
     def plan_of(self, trigger: str) -> int | None:
         """Return the plan that a trigger was created for; None if it is not of this log."""
         events = "|".join(event for event, _ in EVENTS)
-        pattern = rf"{re.escape(self._stem)}_(\d+)_({events})"
+        pattern = rf"{re.escape(self._stem)}_(\d+)_(before_)?({events})"
         match = re.fullmatch(pattern, trigger, re.IGNORECASE)
         return None if match is None else int(match[1])
 

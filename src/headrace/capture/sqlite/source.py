@@ -34,6 +34,7 @@ from headrace.capture.source import (
     Lag,
     Problem,
     Room,
+    SourceNotice,
     SourcePosition,
     SourceSpec,
     SourceTraits,
@@ -46,6 +47,7 @@ from headrace.capture.sqlite.capture_log import (
     CaptureReader,
     ReaderRow,
     end_of,
+    gaps,
     put_reader,
     reader_rows,
     resume,
@@ -78,6 +80,7 @@ from headrace.capture.sqlite.tables import (
     table_names,
     table_schema,
 )
+from headrace.capture.sqlite.trigger_sql import NOW
 from headrace.capture.sqlite.triggers import LOG, REPLANNED
 from headrace.capture.sqlite.watch import CommitWatch
 from headrace.changelog.change import Changes, TableChanges
@@ -197,7 +200,8 @@ def _objects(database: sqlite3.Connection, reader: str) -> Iterator[SourceObject
             yield SourceObject("trigger", name, f"on {on}", _needed_by(database, needed))
         elif name == OURS.seal:
             yield SourceObject("trigger", name, f"on {on}", _needed_by(database, others))
-    for table in (OURS.log_table, *map(OURS.companion, ("meta", "tables", "readers"))):
+    others_of_ours = ("meta", "tables", "readers", "stash", "rowids")
+    for table in (OURS.log_table, *map(OURS.companion, others_of_ours)):
         if triggers.has_table(database, table):
             yield SourceObject("table", table, kept=_needed_by(database, others))
 
@@ -446,6 +450,7 @@ class SQLiteSource:
         lists=True,
         resets=True,
         releases=True,
+        reports_notices=True,
         measures_lag=True,
     )
 
@@ -467,6 +472,12 @@ class SQLiteSource:
         self._was_open = False
         self._removed_before: CapturePosition | None = None
         self._awake = False
+        self._plans: Mapping[int, triggers.CapturedColumns] = {}
+        self._notes: Mapping[TableName, str] = {}
+        self._recorded: Mapping[TableName, TableSchema] = {}
+        self._notices: list[SourceNotice] = []
+        self._reported: dict[TableName, int] = {}
+        """The last row of each table before which missing changes were reported."""
 
     @property
     def origin(self) -> str:
@@ -478,6 +489,24 @@ class SQLiteSource:
         with opened(self.path) as database:
             capture = triggers.capture_id(database)
         return None if capture is None else f"sqlite/{capture}"
+
+    def claim(self) -> str:
+        """Return "": what it creates is recognised by its names."""
+        return ""
+
+    def recall(
+        self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
+    ) -> None:
+        """Remember which gaps the log knows of, and which columns."""
+        self._notes, self._recorded = dict(notes), dict(schemas)
+
+    def synced(self, upto: str) -> None:
+        """Do nothing: notices depend on the database alone."""
+
+    def notices(self) -> Sequence[SourceNotice]:
+        """Return the tables of which changes may be missing since the last call."""
+        found, self._notices = self._notices, []
+        return found
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
         """Return the schemas, and remember these tables for `open`."""
@@ -559,14 +588,19 @@ class SQLiteSource:
     ) -> _OpenDatabase:
         wanted = CapturePosition.parse(str(after)) if after is not None else None
         capture = triggers.install(database, list(self._tables.values()))
-        self._schemas = self._read_schemas(database)
+        self._plans = triggers.plans(database)
+        self._schemas = self._read_schemas()
         verify = SchemaWatch(database, partial(self._look_for_ddl, database))
         with reading(database):
             verify()  # a table may have changed after `describe`, which is then called again
-        reader = CaptureReader(
-            self._reader, tuple(self._tables), tuple(self._schemas), self._removed_before
-        )
-        at = resume(database, capture, wanted, reader)
+        reader = CaptureReader(self._reader, tuple(self._tables), self._removed_before)
+        at, left_out = resume(database, capture, wanted, reader)
+        self._notices = [
+            SourceNotice(table, rebaseline_reason="left out", missing=True) for table in left_out
+        ]
+        with reading(database):
+            self._reported = gaps(database, at, self._tables, self._plans)
+        self._notices += self._gap_notices(at.capture)
         relax_commits(database)
         set_lock_timeout(database, _BUSY_SECONDS)
         return _OpenDatabase(
@@ -637,7 +671,7 @@ class SQLiteSource:
                     sound = now.verify.current and now.log.goes_on()
                     (end,) = now.database.execute(f"select max(seq) from {LOG}").fetchone()
                     row = now.database.execute(
-                        f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
+                        f"select {NOW} - ts from {LOG} where seq > ? order by seq limit 1",
                         (at,),
                     ).fetchone()
                 room = now.meter.measure(at, now.pruning.allowed)
@@ -699,10 +733,21 @@ class SQLiteSource:
             raise SourceUnreachable("The database is not open", path=self.path)
         return self._now
 
-    def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
+    def _gap_notices(self, capture: str) -> Iterator[SourceNotice]:
+        """Yield a notice for each table with a gap that the change log does not know of yet."""
+        for table, seq in self._reported.items():
+            note = f"{capture}/{seq}"
+            if self._notes.get(table) != note:
+                known = self._recorded.get(table)
+                now = {(column.name, column.declared) for column in self._tables[table].columns}
+                before = {(each.name, each.declared) for each in known.columns} if known else now
+                reason = "triggers" if before == now else "columns"
+                yield SourceNotice(table, note, rebaseline_reason=reason, missing=True)
+
+    def _read_schemas(self) -> dict[int, TableSchema]:
         """Return the schema for each plan that matches the current columns of our tables."""
         schemas = {}
-        for number, plan in triggers.plans(database).items():
+        for number, plan in self._plans.items():
             if (table := self._tables.get(plan.table)) is None:
                 continue
             if list(plan.fingerprint) == table.fingerprint:
@@ -731,16 +776,20 @@ class SQLiteSource:
             now.verify()
             if not now.log.goes_on():
                 raise Reopening("The capture log was emptied or replaced", path=self.path)
-            rows = now.log.read(most, width)
-        if not rows:
+            before = now.log.at
+            rows = now.log.read(most, width, self._plans)
+        if not rows and now.log.at == before:
             return None
-        last = CapturePosition.of(now.log.at.capture, rows[-1])
-        if last.seq - now.log.at.seq != len(rows):
+        if now.log.missing:
             # No number is ever left out, and only rows that were read are pruned.
-            self._removed_before = last
+            self._removed_before = now.log.last
             raise Reopening("Rows of the capture log were removed", path=self.path)
         tables = self._tables_of(rows, width)
-        now.log.advance(rows[-1])
+        for number in now.log.unclear:
+            table = self._plans[number].table
+            self._notices.append(SourceNotice(table, rebaseline_reason="order", missing=True))
+        now.log.unclear.clear()
+        now.log.advance()
         return Changes(tables, now.log.at, ends=now.log.complete)
 
     def _tables_of(self, rows: Sequence[Row], width: int) -> list[TableChanges]:
@@ -751,8 +800,12 @@ class SQLiteSource:
         for number, part in parts.items():
             if (schema := self._schemas.get(int(str(number)))) is None:
                 continue
-            if any(row[3] == REPLANNED for row in part):
-                raise Reopening("Capture was set up again", path=self.path)
+            if markers := [int(str(row[0])) for row in part if row[3] == REPLANNED]:
+                if markers[-1] > self._reported.get(schema.table, 0):
+                    raise Reopening("Capture was set up again", path=self.path)
+                part = [row for row in part if row[3] != REPLANNED]
+                if not part:
+                    continue
             made.append(TableChanges(schema, segment_of(schema, part, width)))
         return made
 
@@ -770,9 +823,9 @@ class SQLiteSource:
         if changed:
             # Described again, it is set up again.
             raise Reopening("The columns or capture triggers of a table changed", table=changed[0])
-        every = triggers.plans(database)
+        self._plans = triggers.plans(database)
         for name in self._tables:
-            plan = triggers.latest(every, name)
+            plan = triggers.latest(self._plans, name)
             if plan is None or plan.id not in self._schemas:
                 # Triggers were dropped and created again: their rows have a new plan number.
                 raise Reopening("Capture was set up again", path=self.path)

@@ -1,40 +1,56 @@
 """
-The user's tables: their columns, and whether they can be captured exactly.
+The user's tables: their columns, what identifies a row, and whether they are captured exactly.
 
-Triggers see every row that a statement writes, with a few exceptions. A table with one of these
-is refused, because it could be captured only approximately:
+Triggers see every row that a statement writes, with these exceptions, which decide which triggers
+a table needs (`triggers`):
 
-* REPLACE removes rows that collide on a unique index without firing a delete trigger.
-  On the key itself this is harmless, since the new row has the same key. On any other
-  unique index, or if SQLite treats two spellings as one key, a deleted row would remain.
-* An application's own trigger on the table may write the same row again before our
-  trigger runs, so that changes are logged in the wrong order. A foreign key of the table
-  to itself that cascades updates does the same.
-* Generated columns, views and virtual tables have no values of their own to log.
-* Without a declared key there is only the rowid, and VACUUM renumbers it (R43).
+* REPLACE removes rows that collide on a unique index without firing a delete trigger. On the key
+  itself this is harmless, since the new row has the same key. For any other unique index
+  (`SourceTable.collisions`), the rows that collide are kept aside before the statement, and are
+  logged as deleted afterwards. A key with a collation is one of these: it treats several spellings
+  as one key, and here they are several.
+* Foreign keys and triggers of the application may write the same row again before our trigger
+  runs, so that changes are logged in the wrong order (`SourceTable.tangled`). These are put in
+  order when they are read. SQLite runs the newest trigger first, so triggers of the application
+  matter only if they are newer than ours (`overtaking`).
 
-Two things are not detected: writers that turn triggers off, and writes with an explicit
-rowid into a table whose key is another column (R45).
+A table without a declared key is captured by its rowid, which is its first column then. VACUUM
+gives such rows other numbers, which is noticed (`triggers`).
+
+What cannot be captured exactly is refused, by `inspect`. `readable` describes every table whose
+rows can be read.
+
+Two things are not detected: writers that turn triggers off, and writes with an explicit rowid into
+a table that has no unique index except its key, if that is another column (R45).
+
+Long because unique indexes, triggers and foreign keys all decide how the same table is captured.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.capture.sqlite.database import PREFIX, is_ours, quoted
+from headrace.capture.sqlite.database import PREFIX, folded, is_ours, quoted
 from headrace.errors import TableRefused
 
 if TYPE_CHECKING:
     from headrace.changelog.schema import TableSchema
 
-MOST_COLUMNS = 998
-"""Both images and our four columns fit into SQLite's limit of 2,000 columns."""
+MOST_COLUMNS = 1996
+"""One image and four columns of ours fit into SQLite's limit of 2,000 columns."""
 
 KINDS = ("int64", "float64", "text", "bytes", "variant")
 """The types a column may have; SQLite stores no others."""
+
+ROWID_NAMES = ("rowid", "_rowid_", "oid")
+"""What a rowid is called, unless a column has that name."""
+
+BUILT_IN = ("BINARY", "NOCASE", "RTRIM")
+"""Collations that every connection has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +63,21 @@ class SourceColumn:
     key: int
     """Its position in the primary key, from 1; 0 if it is not part of the key."""
 
+    generated: bool = False
+    expression: str = ""
+    """What a generated column is computed from, as SQL text; or what REPLACE stores for a null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """When another row of a table cannot exist together with a new one, as SQL text."""
+
+    same: str
+    """Whether a row of the table collides with NEW."""
+
+    columns: tuple[str, ...]
+    """The columns on which this depends; empty if that is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
@@ -54,11 +85,33 @@ class SourceTable:
 
     name: str
     columns: tuple[SourceColumn, ...]
+    """All columns; first the rowid, if the table has no declared key."""
+
     key: tuple[str, ...]
     collations: tuple[str | None, ...]
-    """The collation of each key column; None for an alias of the rowid."""
+    """The collation of each key column; None for an alias of the rowid, and for the rowid."""
 
-    has_rowid: bool
+    rowid: str | None
+    """What the rowid is called, which may be a column; None for a table without one."""
+
+    by_rowid: bool = False
+    """Whether the key is the rowid, because none is declared."""
+
+    collisions: tuple[Collision, ...] = ()
+    """Why REPLACE may remove rows with another key; empty: it cannot."""
+
+    tangled: bool = False
+    """Whether a change of a row may lead to another one of the same row that is logged before."""
+
+    @property
+    def has_rowid(self) -> bool:
+        """Whether rows have a rowid that can be named."""
+        return self.rowid is not None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return [column.name for column in self.columns]
 
     @property
     def fingerprint(self) -> list[tuple[str, str, int]]:
@@ -123,8 +176,22 @@ def table_names(database: sqlite3.Connection) -> list[str]:
     return [name for name in found if not name.startswith("sqlite_") and not is_ours(name, every)]
 
 
-def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
-    """Describe the table called `name`; raise `TableRefused` if it cannot be captured."""
+def virtual_names(database: sqlite3.Connection) -> list[str]:
+    """Return the names of the application's virtual tables, which cannot be captured."""
+    return [
+        name
+        for (name,) in database.execute(
+            "select name from pragma_table_list "
+            "where schema = 'main' and type = 'virtual' order by name"
+        )
+    ]
+
+
+# --- describing a table ---------------------------------------------------------------------------
+
+
+def readable(database: sqlite3.Connection, name: str) -> SourceTable:
+    """Describe the table called `name`; raise `TableRefused` if its rows cannot be read."""
     listed = database.execute(
         "select type, wr from pragma_table_list where schema = 'main' and name = ?", (name,)
     ).fetchone()
@@ -143,36 +210,127 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
             remedy="Leave it out, and capture the tables that it reads from.",
         )
     rows = database.execute(
-        'select name, type, "notnull", pk, hidden from pragma_table_xinfo(?)', (name,)
+        'select name, type, "notnull", pk, hidden, dflt_value from pragma_table_xinfo(?)', (name,)
     ).fetchall()
-    if any(hidden for *_, hidden in rows):
-        raise TableRefused(
-            "The table has generated columns, which cannot be captured",
-            table=name,
-            remedy="Leave the table out, or replace its generated columns by ordinary ones.",
-        )
+    (sql,) = database.execute(
+        "select sql from sqlite_master where type = 'table' and name = ?", (name,)
+    ).fetchone()
+    generations = _generations(sql) if any(hidden for *_, hidden, _ in rows) else {}
     # An INTEGER PRIMARY KEY is the rowid itself: it has no index, and no nulls.
     alias = not without_rowid and not _key_index(database, name)
     columns = tuple(
-        SourceColumn(column, declared, not (notnull or (pk and (without_rowid or alias))), pk)
-        for column, declared, notnull, pk, _ in rows
+        SourceColumn(
+            column,
+            declared,
+            not (notnull or (pk and (without_rowid or alias))),
+            pk,
+            bool(hidden),
+            generations.get(folded(column), "") if hidden else (default or "") if notnull else "",
+        )
+        for column, declared, notnull, pk, hidden, default in rows
     )
     key = tuple(
         column.name for column in sorted(columns, key=lambda column: column.key) if column.key
     )
-    if not key:
+    rowid = None if without_rowid else _rowid_name(columns, key if alias else ())
+    by_rowid = not key
+    if by_rowid:
+        if rowid is None:
+            raise TableRefused(
+                "The table has no primary key, and its columns have all names of the rowid",
+                table=name,
+                remedy="Declare a primary key, or leave the table out.",
+            )
+        columns = (SourceColumn(rowid, "INTEGER", nullable=False, key=1), *columns)
+        key = (rowid,)
+    collations = (None,) if by_rowid or alias else _key_collations(database, name, key)
+    if rowid is None and any(each not in (None, *BUILT_IN) for each in collations):
         raise TableRefused(
-            "The table has no primary key",
+            "The key has a collation that only the application has",
             table=name,
-            remedy="Declare a primary key, or leave the table out.",
+            collation=", ".join(map(str, collations)),
+            remedy="Declare the key with BINARY, NOCASE or RTRIM, or leave the table out.",
         )
-    if len(columns) > MOST_COLUMNS:
+    table = SourceTable(name, columns, key, collations, rowid, by_rowid)
+    try:
+        database.execute(f"select {column_list(table.names)} from {quoted(name)} limit 0")
+    except sqlite3.OperationalError as error:
+        if "no such function" not in str(error):
+            raise
         raise TableRefused(
-            f"The table has more than {MOST_COLUMNS} columns", table=name, columns=len(columns)
+            "A generated column uses a function that only the application has",
+            table=name,
+            remedy="Leave the table out, or replace the function by one of SQLite's own.",
+        ) from error
+    return table
+
+
+def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
+    """Describe the table called `name`; raise `TableRefused` if it cannot be captured."""
+    table = readable(database, name)
+    if len(table.columns) > MOST_COLUMNS:
+        raise TableRefused(
+            f"The table has more than {MOST_COLUMNS} columns",
+            table=name,
+            columns=len(table.columns),
         )
-    collations = _key_collations(database, name, key)
-    _refuse_rewriters(database, name)
-    return SourceTable(name, columns, key, collations, has_rowid=not without_rowid)
+    graph = WriteGraph(database)
+    if (trigger := graph.rewriting_before(name)) is not None:
+        raise TableRefused(
+            "A BEFORE trigger of the application writes to the table itself, so that it is not"
+            " known which rows a REPLACE removes",
+            table=name,
+            trigger=trigger,
+            remedy="Create it as an AFTER trigger, or leave the table out.",
+        )
+    indexes = tuple(_unique_indexes(database, table))
+    others = tuple(index.collision(table) for index in indexes if not index.is_key(table))
+    tangled = graph.tangled(name, replaces=bool(others))
+    if not others and not tangled:
+        return table
+    if table.rowid is None and not _is_without_rowid(database, name):
+        raise TableRefused(
+            "The table's columns have all names of the rowid",
+            table=name,
+            remedy="Rename one of rowid, _rowid_ and oid, or leave the table out.",
+        )
+    keys = tuple(index.collision(table) for index in indexes if index.is_key(table))
+    own = () if table.rowid is None else (_rowid_collision(table.rowid),)
+    if not tangled:
+        # A row with the same key is replaced here as well.
+        keys = ()
+        own = () if table.rowid in table.key else own
+    return replace(table, collisions=(*own, *keys, *others), tangled=tangled)
+
+
+def described(database: sqlite3.Connection, name: str) -> SourceTable:
+    """Describe a table whose rows can be read, whether it can be captured or not."""
+    try:
+        return inspect(database, name)
+    except TableRefused:
+        return readable(database, name)
+
+
+def capturable(
+    database: sqlite3.Connection, names: Sequence[str] | None
+) -> tuple[list[SourceTable], dict[str, TableRefused]]:
+    """
+    Describe the named tables; without names, all that can be captured, and why others cannot.
+
+    Raises `TableRefused` if a named table cannot be captured, or if there is no other.
+    """
+    if names is not None:
+        return [inspect(database, name) for name in names], {}
+    found: list[SourceTable] = []
+    refused: dict[str, TableRefused] = {}
+    for name in (*table_names(database), *virtual_names(database)):
+        try:
+            found.append(inspect(database, name))
+        except TableRefused as why:
+            refused[name] = why
+    if refused and not found:
+        raise next(iter(refused.values()))
+    return found, refused
 
 
 def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
@@ -185,6 +343,26 @@ def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
     return TableRefused("Table not found", table=name, remedy=remedy)
 
 
+def _rowid_name(columns: Sequence[SourceColumn], alias: Sequence[str]) -> str | None:
+    if alias:
+        return alias[0]
+    # A column may have one of the rowid's names, and then hides it.
+    taken = {folded(column.name) for column in columns}
+    return next((name for name in ROWID_NAMES if name not in taken), None)
+
+
+def _rowid_collision(rowid: str) -> Collision:
+    return Collision(f"{quoted(rowid)} = NEW.{quoted(rowid)}", (rowid,))
+
+
+def _is_without_rowid(database: sqlite3.Connection, name: str) -> bool:
+    return bool(
+        database.execute(
+            "select wr from pragma_table_list where schema = 'main' and name = ?", (name,)
+        ).fetchone()[0]
+    )
+
+
 def _key_index(database: sqlite3.Connection, name: str) -> str | None:
     row = database.execute(
         "select name from pragma_index_list(?) where origin = 'pk'", (name,)
@@ -195,63 +373,358 @@ def _key_index(database: sqlite3.Connection, name: str) -> str | None:
 def _key_collations(
     database: sqlite3.Connection, name: str, key: Sequence[str]
 ) -> tuple[str | None, ...]:
-    others = database.execute(
-        "select name from pragma_index_list(?) where \"unique\" and origin <> 'pk'", (name,)
-    ).fetchone()
-    if others is not None:
-        raise TableRefused(
-            "The table has a unique index other than its key: INSERT OR REPLACE could delete rows"
-            " without firing triggers",
-            table=name,
-            index=others[0],
-            remedy="Make the index not unique, or leave the table out.",
-        )
     collations: dict[str, str] = dict(
         database.execute(
             "select name, coll from pragma_index_xinfo(?) where key = 1",
             (_key_index(database, name),),
         ).fetchall()
     )
-    for column, collation in collations.items():
-        if collation.upper() != "BINARY":
-            # 'a' and 'A' are one key there and two here: a row that REPLACE deletes would remain.
-            raise TableRefused(
-                "A key column has a collation other than BINARY",
-                table=name,
-                column=column,
-                collation=collation,
-                remedy="Declare the key column COLLATE BINARY, or leave the table out.",
-            )
-    return tuple(collations.get(column) for column in key)
+    return tuple(collations[column].upper() for column in key)
 
 
-def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
-    for (trigger,) in database.execute(
-        # A trigger keeps the table's name as it was written, in any case.
-        "select name from sqlite_master "
-        "where type = 'trigger' and tbl_name = ? collate nocase order by name",
-        (name,),
+# --- unique indexes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _UniqueIndex:
+    """A unique index: its terms, each with its collation, and its WHERE clause."""
+
+    terms: tuple[tuple[str | None, str, str], ...]
+    """Of each term: the column, or None and the SQL text of an expression; its collation."""
+
+    where: str
+
+    def is_key(self, table: SourceTable) -> bool:
+        """Whether two rows that collide have the same key, byte by byte."""
+        exact = {column for column, _, collation in self.terms if collation == "BINARY"}
+        return exact.issuperset(table.key)
+
+    def collision(self, table: SourceTable) -> Collision:
+        """Return when a row of the table collides with NEW."""
+        # Names in an expression mean columns of the table; in the subquery they mean those of NEW.
+        # So the text of the expression need not be changed.
+        new, scope = _values_of_new(table)
+        same = []
+        for column, text, collation in self.terms:
+            if column is not None:
+                same.append(f"{quoted(column)} collate {quoted(collation)} = {new[column]}")
+            else:
+                same.append(f"({text}) collate {quoted(collation)} = (select {text} {scope})")
+        if self.where:
+            same += [f"({self.where})", f"(select {self.where} {scope})"]
+        columns = [column for column, _, _ in self.terms if column is not None]
+        known = len(columns) == len(self.terms) and not self.where
+        return Collision(" and ".join(same), tuple(columns) if known else ())
+
+
+def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
+    """
+    Return the values that NEW will have, and a FROM clause with them as columns, as SQL text.
+
+    In a BEFORE trigger, columns that are NOT NULL may have a null, which REPLACE will make the
+    default, and generated columns may not be computed.
+    """
+    new = {}
+    generated = []
+    for column in table.columns:
+        value = f"NEW.{quoted(column.name)}"
+        if column.generated:
+            generated.append(column)
+        elif column.expression:
+            new[column.name] = f"coalesce({value}, ({column.expression}))"
+        else:
+            new[column.name] = value
+
+    def scope() -> str:
+        fields = ", ".join(f"{value} as {quoted(name)}" for name, value in new.items())
+        return f"from (select {fields}) as {quoted(table.name)}"
+
+    # One may depend on another one, in any order.
+    while generated:
+        left = {folded(column.name) for column in generated}
+        ready = [
+            column
+            for column in generated
+            if left.isdisjoint(folded(unquoted(word)) for word, _ in _tokens(column.expression))
+        ]
+        here = scope()
+        new |= {column.name: f"(select {column.expression} {here})" for column in ready}
+        if not ready:
+            break
+        generated = [column for column in generated if column not in ready]
+    return new, scope()
+
+
+def _unique_indexes(database: sqlite3.Connection, table: SourceTable) -> Iterator[_UniqueIndex]:
+    for (name,) in database.execute(
+        'select name from pragma_index_list(?) where "unique"', (table.name,)
     ).fetchall():
-        if not trigger.startswith(PREFIX):
-            raise TableRefused(
-                "The table has a trigger of the application, which can change the order of changes",
-                table=name,
-                trigger=trigger,
-                remedy="Drop the trigger, or leave the table out.",
-            )
-    own = database.execute(
-        "select count(*) from pragma_foreign_key_list(?) "
-        "where lower(\"table\") = lower(?) and on_update not in ('NO ACTION', 'RESTRICT')",
-        (name, name),
-    ).fetchone()[0]
-    if own:
-        raise TableRefused(
-            "The table has a foreign key to itself that cascades updates",
-            table=name,
-            remedy="Declare it ON UPDATE RESTRICT or NO ACTION, or leave the table out.",
+        found = database.execute(
+            "select cid, name, coll from pragma_index_xinfo(?) where key = 1 order by seqno",
+            (name,),
+        ).fetchall()
+        sql = database.execute(
+            "select sql from sqlite_master where type = 'index' and name = ?", (name,)
+        ).fetchone()
+        texts, where = ((), "") if sql is None or sql[0] is None else _index_parts(str(sql[0]))
+        yield _UniqueIndex(
+            tuple(
+                (None, texts[number], coll.upper()) if cid == -2 else (column, "", coll.upper())
+                for number, (cid, column, coll) in enumerate(found)
+            ),
+            where,
         )
+
+
+_TOKEN = re.compile(
+    r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]"""
+    r"""|[^\W\d][\w$]*|\d[\w.]*|\s+|.""",
+    re.DOTALL,
+)
+"""SQL as far as it is needed here: comments, quoted texts, words, and single characters."""
+
+
+def _tokens(sql: str) -> list[tuple[str, int]]:
+    """Return the tokens of `sql` without spaces and comments, each with its offset."""
+    return [
+        (found[0], found.start())
+        for found in _TOKEN.finditer(sql)
+        if not found[0].isspace() and not found[0].startswith(("--", "/*"))
+    ]
+
+
+def _index_parts(sql: str) -> tuple[tuple[str, ...], str]:
+    """Return the terms of CREATE INDEX and its WHERE clause, as they are written."""
+    depth = begins = 0
+    terms: list[str] = []
+    last, at = "", 0
+    for token, offset in _tokens(sql):
+        depth += token == "("
+        if token == "(" and depth == 1:
+            begins = offset + 1
+        elif token in (",", ")") and depth == 1:
+            terms.append(sql[begins : at if last.upper() in ("ASC", "DESC") else offset])
+            begins = offset + 1
+            if token == ")":
+                rest = sql[begins:]
+                where = next((at for word, at in _tokens(rest) if word.upper() == "WHERE"), None)
+                return tuple(terms), "" if where is None else rest[where + len("where") :]
+        depth -= token == ")"
+        last, at = token, offset
+    return tuple(terms), ""
+
+
+def _generations(sql: str) -> dict[str, str]:
+    """Return the expressions of the generated columns in a CREATE TABLE, by their folded names."""
+    found = {}
+    tokens = _tokens(sql)
+    depth = begin = begins_at = 0
+    name = ""
+    for at, (token, offset) in enumerate(tokens):
+        if token == ")":
+            depth -= 1
+            if depth == 1 and begin:
+                found[name] = sql[begins_at:offset]
+                begin = 0
+        if token == "(":
+            depth += 1
+            if depth == 2 and tokens[at - 1][0].upper() == "AS":
+                begin, begins_at = at, offset + 1
+        if depth == 1 and tokens[at - 1][0] in ("(", ",") and token not in ("(", ","):
+            name = folded(unquoted(token))
+    return found
+
+
+# --- what a change leads to -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _AppTrigger:
+    name: str
+    on: str
+    before: bool
+    writes: frozenset[str]
+    ignores: bool
+    """Whether it can end the statement for one row, so that later triggers do not run."""
+
+    number: int
+    """Its number in the schema: newer triggers have higher ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    parent: str
+    child: str
+    on_update: bool
+    """Whether the child's rows are updated if the parent's key changes."""
+
+    on_delete: str
+
+
+class WriteGraph:
+    """Which tables are written because another one is: by triggers and by foreign keys."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._triggers = [
+            _read_trigger(name, on, sql, number)
+            for name, on, sql, number in database.execute(
+                "select name, tbl_name, sql, rowid from sqlite_master where type = 'trigger'"
+            ).fetchall()
+            if not name.startswith(PREFIX)
+        ]
+        # The child's foreign keys may be written in any case.
+        self._actions = [
+            _Action(
+                folded(parent),
+                folded(child),
+                updates not in ("NO ACTION", "RESTRICT"),
+                deletes,
+            )
+            for child, parent, updates, deletes in database.execute(
+                'select m.name, f."table", f.on_update, f.on_delete '
+                "from sqlite_master m, pragma_foreign_key_list(m.name) f where m.type = 'table'"
+            ).fetchall()
+        ]
+
+    def overtaking(self, table: str, number: int) -> bool:
+        """Whether a trigger that is newer than `number` runs before ours, and disturbs them."""
+        return any(
+            trigger.ignores or self._reaches(trigger.writes, table)
+            for trigger in self._on(table)
+            if not trigger.before and trigger.number > number
+        )
+
+    def has_triggers(self, table: str) -> bool:
+        """Whether the application has a trigger on a table."""
+        return bool(self._on(table))
+
+    def rewriting_before(self, table: str) -> str | None:
+        """Return a BEFORE trigger that leads to writes of its own table; None if there is none."""
+        return next(
+            (
+                trigger.name
+                for trigger in self._on(table)
+                if trigger.before and self._reaches(trigger.writes, table)
+            ),
+            None,
+        )
+
+    def tangled(self, table: str, *, replaces: bool) -> bool:
+        """
+        Whether foreign keys may lead from a change of a row to another one of the same row.
+
+        SQLite obeys foreign keys before it runs triggers. A deletion can lead back to the deleted
+        row only by a trigger. But if a REPLACE removes several rows (`replaces`), it can lead to
+        an update of another one that is to be removed; and if UPDATE OR REPLACE removes a row, it
+        can lead to the deletion of the very row that is updated.
+        """
+        own = folded(table)
+        for action in self._actions:
+            if action.parent != own:
+                continue
+            if action.on_update and self._reaches({action.child}, table):
+                return True
+            if action.on_delete in ("NO ACTION", "RESTRICT"):
+                continue
+            if self._reaches({action.child}, table, by_trigger=True):
+                return True
+            if (replaces or action.on_delete == "CASCADE") and self._reaches({action.child}, table):
+                return True
+        return False
+
+    def _on(self, table: str) -> list[_AppTrigger]:
+        return [trigger for trigger in self._triggers if trigger.on == folded(table)]
+
+    def _reaches(self, begin: Collection[str], table: str, *, by_trigger: bool = False) -> bool:
+        """Whether writes of the tables `begin` lead to one of `table`, perhaps by a trigger."""
+        known: set[tuple[str, bool]] = set()
+        left = [(each, not by_trigger) for each in begin]
+        while left:
+            here, asked = left.pop()
+            if (here, asked) in known:
+                continue
+            known.add((here, asked))
+            if here == folded(table) and asked:
+                return True
+            for trigger in self._triggers:
+                if trigger.on == here:
+                    left += [(each, True) for each in trigger.writes]
+            left += [
+                (action.child, asked)
+                for action in self._actions
+                if action.parent == here
+                and (action.on_update or action.on_delete not in ("NO ACTION", "RESTRICT"))
+            ]
+        return False
+
+
+def _read_trigger(name: str, on: str, sql: str, number: int) -> _AppTrigger:
+    words = sql_words(sql)
+    upper = [word.upper() for word in words]
+    begin = upper.index("BEGIN")
+    event = next(at for at, word in enumerate(upper) if word in ("INSERT", "UPDATE", "DELETE"))
+    writes = {
+        folded(unquoted(words[at + 1]))
+        for at in range(begin, len(words) - 1)
+        if (upper[at] == "INTO" or (upper[at] == "FROM" and upper[at - 1] == "DELETE"))
+        or (upper[at] == "UPDATE" and upper[at + 1] not in ("SET", "OR"))
+        or (at > 1 and upper[at - 2 : at] == ["UPDATE", "OR"])
+    }
+    ignores = any(upper[at : at + 3] == ["RAISE", "(", "IGNORE"] for at in range(len(upper)))
+    # Without BEFORE or AFTER it is BEFORE. The trigger's name may be one of these words, too.
+    named = upper[event - 2] in ("TRIGGER", "EXISTS", ".")
+    before = named or upper[event - 1] != "AFTER"
+    return _AppTrigger(name, folded(on), before, frozenset(writes), ignores, number)
+
+
+def sql_words(sql: str) -> list[str]:
+    """Return the words, quoted texts and other characters of `sql`, without spaces and comments."""
+    return [word for word, _ in _tokens(sql)]
+
+
+def unquoted(name: str) -> str:
+    """Return a name without its quotes."""
+    if name[0] == "[":
+        return name[1:-1]
+    return name[1:-1].replace(name[0] * 2, name[0]) if name[0] in "\"'`" else name
+
+
+# --- SQL text -------------------------------------------------------------------------------------
 
 
 def column_list(names: Sequence[str], prefix: str = "") -> str:
     """Return quoted names, separated by commas, each after `prefix`."""
     return ", ".join(prefix + quoted(name) for name in names)
+
+
+def differs(column: SourceColumn) -> str:
+    """Return whether OLD and NEW have other values of a column, byte by byte, as SQL text."""
+    old, new = f"OLD.{quoted(column.name)}", f"NEW.{quoted(column.name)}"
+    changed = f"{old} collate binary is not {new}"
+    if value_kind(column.declared) in ("int64", "text", "float64"):
+        return changed
+    word = column.declared.upper()
+    if word and "BLOB" not in word and word != "ANY":
+        return changed  # NUMERIC: what is equal is stored alike
+    # 1 and 1.0 are equal, and so are 0.0 and -0.0, but without an affinity they are stored as they
+    # are. Nothing in SQL tells the zeros apart in every version.
+    return (
+        f"{changed} or typeof({old}) is not typeof({new}) or ({new} = 0 and typeof({new}) = 'real')"
+    )
+
+
+def either(terms: Sequence[str]) -> str:
+    """Return `terms` joined by OR, nested evenly: SQLite limits how deep an expression may be."""
+    return _joined(terms, "or")
+
+
+def every(terms: Sequence[str]) -> str:
+    """Return `terms` joined by AND, nested evenly."""
+    return _joined(terms, "and")
+
+
+def _joined(terms: Sequence[str], word: str) -> str:
+    if len(terms) <= 8:
+        return f" {word} ".join(f"({term})" for term in terms)
+    middle = len(terms) // 2
+    return f"({_joined(terms[:middle], word)}) {word} ({_joined(terms[middle:], word)})"

@@ -12,7 +12,12 @@ so that there is a newest row from the beginning.
 
 A plan records a table's columns. When they change, or when one of the table's triggers was
 missing, changes may have been missed: the new plan writes a marker to the log, and each reader
-that reaches it starts over with that table (R39).
+that reaches it starts over with that table (R39). `trigger_sql` has the text of the triggers. What
+an older version created is upgraded in place if it was complete: then nothing was missed.
+
+A table without a declared key is known by its rowids, and VACUUM gives other ones. So each plan of
+such a table has a row in a table of ours whose rowid VACUUM would change, too: if that row has
+another one, the plan does not match any more.
 
 Triggers that were dropped and created again with the same text leave a gap as well. The procedure
 that SQLite's documentation gives for altering a table does that, and so do tools, and a dump of a
@@ -30,31 +35,46 @@ is another one. A copy that is written over the same file has the same inode, an
 Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
 moments when the write lock is free: the application must not notice (R42). Pruning must not disturb
 the reader either, so if the lock is taken, or on any other error, it is retried later.
+
+SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
+log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
+Nobody can write in between, so no change is missing, and the table need not be copied again.
+
+Long because everything here depends on which triggers there are, and what they were created for.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 from headrace.capture.sqlite.database import (
-    DELETE,
-    EVENTS,
-    INSERT,
     OURS,
-    UPDATE,
+    PREFIX,
     CaptureNames,
     folded,
+    opened,
     quoted,
     writing,
 )
-from headrace.capture.sqlite.tables import SourceTable, column_list, inspect, not_found, table_names
-from headrace.errors import SourceRefused
+from headrace.capture.sqlite.tables import (
+    SourceTable,
+    WriteGraph,
+    inspect,
+    not_found,
+    sql_words,
+    table_names,
+    unquoted,
+)
+from headrace.capture.sqlite.trigger_sql import NOW, PAIRED, texts_of_format_1, trigger_texts
+from headrace.errors import SourceRefused, TableRefused
 
 # --- the file in which a log was created ----------------------------------------------------------
 
@@ -171,7 +191,10 @@ class CursorPruner:
 
 # --- log table, triggers and plans ----------------------------------------------------------------
 
-FORMAT = 1
+FORMAT = 2
+_OLDER = (1,)
+"""Formats that are upgraded in place."""
+
 LOG = OURS.log
 META = OURS.meta
 TABLES = OURS.tables
@@ -188,10 +211,6 @@ LIBRARY = "capture/"
 
 _SEALED = "sealed"
 
-# Milliseconds in every version of SQLite: other time functions differ between versions, and
-# the application may use an old one. It is the time of the statement, not of the commit.
-NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
-
 
 @dataclass(frozen=True, slots=True)
 class CapturedColumns:
@@ -204,13 +223,16 @@ class CapturedColumns:
 
     fingerprint: Sequence[tuple[str, str, int]]
 
+    tangled: bool = False
+    """Whether its changes may have to be put in order when they are read."""
+
 
 def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str | None:
     """Return the capture's uuid; None if nothing was ever set up."""
     if not has_table(database, names.companion("meta")):
         return None
     found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
-    if found.get("format") != FORMAT:
+    if found.get("format") not in (FORMAT, *_OLDER):
         raise SourceRefused(
             "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
@@ -227,7 +249,13 @@ def has_known_format(database: sqlite3.Connection, names: CaptureNames = OURS) -
     (found,) = database.execute(
         f"select max(value) from {names.meta} where name = 'format'"
     ).fetchone()
-    return bool(found == FORMAT)
+    return found in (FORMAT, *_OLDER)
+
+
+def _is_older(database: sqlite3.Connection, names: CaptureNames) -> bool:
+    """Whether our tables were created by an older version, and are not upgraded yet."""
+    row = database.execute(f"select value from {names.meta} where name = 'format'").fetchone()
+    return row is not None and row[0] in _OLDER
 
 
 def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int, CapturedColumns]:
@@ -235,8 +263,9 @@ def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int,
     if not has_table(database, names.companion("tables")):
         return {}
     found = {}
-    for number, name, text in database.execute(
-        f"select id, name, columns from {names.tables} order by id"
+    about = "''" if _is_older(database, names) else "about"
+    for number, name, text, more in database.execute(
+        f"select id, name, columns, {about} from {names.tables} order by id"
     ):
         columns = json.loads(text)
         found[number] = CapturedColumns(
@@ -244,6 +273,7 @@ def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int,
             name,
             {column: field for column, _, _, field in columns},
             [(column, declared, key) for column, declared, key, _ in columns],
+            bool(more and json.loads(more).get("tangled")),
         )
     return found
 
@@ -254,7 +284,11 @@ def latest(every: Mapping[int, CapturedColumns], table: str) -> CapturedColumns 
     return own[-1] if own else None
 
 
-def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict[str, int]:
+def fields_for(
+    every: Mapping[int, CapturedColumns],
+    table: SourceTable,
+    renamed: Mapping[str, str] | None = None,
+) -> dict[str, int]:
     """Return field ids for the columns as they are now; new columns get new ones."""
     # An exact text in an old segment must never refer to another column.
     known: dict[str, int] = {}
@@ -263,11 +297,16 @@ def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict
         if plan.table == table.name:
             known = dict(plan.fields)
             used = max([used, *plan.fields.values()])
+    before = renamed or {}
     fields = {}
     for column in table.columns:
-        if column.name not in known:
+        name = before.get(column.name, column.name)
+        # A column that has the former name of a renamed one is new.
+        if name not in known or (column.name not in before and name in before.values()):
             used += 1
-        fields[column.name] = known.get(column.name, used)
+            fields[column.name] = used
+        else:
+            fields[column.name] = known[name]
     return fields
 
 
@@ -286,22 +325,64 @@ def amiss(
     if not complete(database, names):
         return [table.name for table in tables]
     every = plans(database, names)
-    present = {
-        trigger.name: trigger.sql for trigger in _triggers(database, names) if not trigger.late
-    }
-    wrong = []
-    for table in tables:
-        plan = latest(every, table.name)
-        if (
-            plan is None
-            or list(plan.fingerprint) != table.fingerprint
-            or any(
-                present.get(name) != sql
-                for name, sql in _trigger_sql(table, plan.id, names).items()
-            )
-        ):
-            wrong.append(table.name)
-    return wrong
+    found = [trigger for trigger in _triggers(database, names) if not trigger.late]
+    graph = WriteGraph(database)
+    return [
+        table.name
+        for table in tables
+        if not _matches(database, table, latest(every, table.name), found, graph, names)
+    ]
+
+
+def _matches(
+    database: sqlite3.Connection,
+    table: SourceTable,
+    plan: CapturedColumns | None,
+    found: Sequence[_Trigger],
+    graph: WriteGraph,
+    names: CaptureNames,
+) -> bool:
+    """Whether all that was written to a table since its plan was created is in the log."""
+    if plan is None or list(plan.fingerprint) != table.fingerprint:
+        return False
+    own = [trigger for trigger in found if trigger.plan == plan.id]
+    present = {trigger.name: trigger.sql for trigger in own}
+    if _is_older(database, names):
+        texts = texts_of_format_1(table, plan.id, names)
+        if not _is_plain(table, graph):
+            return False
+    else:
+        texts = trigger_texts(table, plan.id, names)
+    return (
+        all(present.get(name) == sql for name, sql in texts.items())
+        and not graph.overtaking(table.name, min(trigger.number for trigger in own))
+        and (not table.by_rowid or _keeps_rowids(database, plan.id, names))
+    )
+
+
+def _is_plain(table: SourceTable, graph: WriteGraph) -> bool:
+    """Whether the triggers of format 1 were exact for a table."""
+    return not (
+        table.collisions
+        or table.by_rowid
+        or any(column.generated for column in table.columns)
+        or graph.has_triggers(table.name)
+    )
+
+
+_SPARSE = 1 << 40
+"""Added to a plan's number, to get a rowid that VACUUM would never give."""
+
+
+def _keeps_rowids(database: sqlite3.Connection, plan: int, names: CaptureNames) -> bool:
+    """Whether VACUUM has numbered no rows anew since a plan was created."""
+    return (
+        has_table(database, names.companion("rowids"))
+        and database.execute(
+            f"select 1 from {names.rowids} where rowid = ? and plan = ?", (_SPARSE + plan, plan)
+        ).fetchone()
+        is not None
+    )
 
 
 def changed(
@@ -331,6 +412,7 @@ def install(
         and not amiss(database, tables, names)
         and _sealed(database, names)
         and _noted_sealed(database, names)
+        and not _is_older(database, names)
     ):
         return capture
     with writing(database):
@@ -339,16 +421,37 @@ def install(
         return make(database, [inspect(database, table.name) for table in tables], names)
 
 
-def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:
-    """Do the work of `install`, within a transaction of the caller."""
-    capture = _make_tables(database, max(len(table.columns) for table in tables), names)
+def make(
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    names: CaptureNames,
+    *,
+    exact: Collection[str] = (),
+    renamed: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """
+    Do the work of `install`, within a transaction of the caller.
+
+    No changes of the tables in `exact` are missing, although they have no triggers. `renamed` has
+    the old names of columns, by table and new name.
+    """
+    upgraded = _upgradable(database, names)
+    capture = _make_tables(database, tables, names)
     every = plans(database, names)
     for trigger in _triggers(database, names):
         if trigger.late:
             # Also of other tables: a new seal would hide it, while one that is missing is noticed.
             database.execute(f"drop trigger {quoted(trigger.name)}")
-    for table in tables:
-        _capture_table(database, table, every, names)
+    wanted = {table.name: table for table in upgraded} | {table.name: table for table in tables}
+    known = {*exact, *(table.name for table in upgraded)}
+    for table in wanted.values():
+        before = (renamed or {}).get(table.name, {})
+        _capture_table(database, table, every, names, gap=table.name not in known, renamed=before)
+    _seal(database, names)
+    return capture
+
+
+def _seal(database: sqlite3.Connection, names: CaptureNames) -> None:
     if not _sealed(database, names) or any(each.late for each in _triggers(database, names)):
         database.execute(f"drop trigger if exists {quoted(names.seal)}")
         database.execute(
@@ -356,7 +459,27 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Cap
             "begin select 1; end"
         )
     database.execute(f"insert or replace into {names.meta} values (?, 1)", (_SEALED,))
-    return capture
+
+
+def _upgradable(database: sqlite3.Connection, names: CaptureNames) -> list[SourceTable]:
+    """Return the tables that an older version captures, and whose log has no gap."""
+    if not complete(database, names) or not _is_older(database, names):
+        return []
+    found = []
+    for name in dict.fromkeys(plan.table for plan in plans(database, names).values()):
+        try:
+            found.append(inspect(database, name))
+        except TableRefused:
+            continue
+    wrong = amiss(database, found, names)
+    return [table for table in found if table.name not in wrong]
+
+
+def upgrade(database: sqlite3.Connection, names: CaptureNames = OURS) -> None:
+    """Upgrade what an older version has set up, so that reading continues without a copy."""
+    if complete(database, names) and _is_older(database, names):
+        with writing(database):
+            make(database, [], names)
 
 
 def _sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
@@ -375,32 +498,53 @@ def _noted_sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
     )
 
 
-def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) -> str:
+def _make_tables(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> str:
     capture = capture_id(database, names)
     database.execute(
         f"create table if not exists {names.meta} (name text primary key, value) without rowid"
     )
     database.execute(
         f"create table if not exists {names.tables} "
-        "(id integer primary key, name text, columns text)"
+        "(id integer primary key, name text, columns text, about text)"
     )
+    if _is_older(database, names):
+        _widen(database, names.companion("tables"), ["about"])
+        database.execute(f"update {names.meta} set value = {FORMAT} where name = 'format'")
     database.execute(
         f"create table if not exists {names.readers} "
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
     )
+    width = min(PAIRED, max((len(table.columns) for table in tables), default=1))
+    pairs = [f"{side}{number}" for number in range(width) for side in "ba"]
     if capture is None or not has_table(database, names.log_table):
         # A new log counts from 1 again: its numbers need a new uuid (R1).
-        database.execute(
-            f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
-        )
+        columns = ["seq integer primary key", "ts", "tbl", "op", *pairs]
+        _widen(database, names.log_table, columns)
         capture = renew(database, names)
-    (columns,) = database.execute(
-        "select count(*) from pragma_table_info(?)", (names.log_table,)
-    ).fetchone()
-    for number in range((columns - 4) // 2, width):
-        for side in "ba":
-            database.execute(f"alter table {names.log} add column {side}{number}")
+    _widen(database, names.log_table, pairs)
+    stashed = max((len(table.columns) for table in tables if table.collisions), default=0)
+    if stashed:
+        slots = [f"s{number}" for number in range(stashed)]
+        _widen(database, names.companion("stash"), ["tbl", "at", "moves", "r", *slots])
+    if any(table.by_rowid for table in tables):
+        # Without an index, as VACUUM keeps the rowids of tables that have one.
+        database.execute(f"create table if not exists {names.rowids} (plan)")
     return capture
+
+
+def _widen(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    """Create a table of ours with these columns, or add those that it lacks."""
+    if not has_table(database, table):
+        # In one statement: SQLite reads the whole schema again for each column that is added.
+        database.execute(f"create table {quoted(table)} ({', '.join(columns)})")
+        return
+    query = "select name from pragma_table_info(?)"
+    present = {name for (name,) in database.execute(query, (table,))}
+    for column in columns:
+        if column not in present:
+            database.execute(f"alter table {quoted(table)} add column {column}")
 
 
 def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
@@ -428,7 +572,11 @@ def _capture_table(
     table: SourceTable,
     every: dict[int, CapturedColumns],
     names: CaptureNames,
+    *,
+    gap: bool,
+    renamed: Mapping[str, str],
 ) -> None:
+    """Create a plan and its triggers, unless they are there; `gap`: changes may be missing."""
     before = latest(every, table.name)
     # After tables were renamed, a trigger created for this table may be on another one, and a
     # trigger on this table may have been created for another one.
@@ -439,25 +587,37 @@ def _capture_table(
     ]
     if (
         before is not None
-        and list(before.fingerprint) == table.fingerprint
-        and {trigger.name: trigger.sql for trigger in present}
-        == _trigger_sql(table, before.id, names)
+        and {trigger.name for trigger in present} == set(trigger_texts(table, before.id, names))
+        and _matches(database, table, before, present, WriteGraph(database), names)
     ):
         return
     for trigger in present:
         database.execute(f"drop trigger {quoted(trigger.name)}")
+        for companion in ("stash", "rowids"):
+            if has_table(database, names.companion(companion)):
+                column = "tbl" if companion == "stash" else "plan"
+                database.execute(
+                    f"delete from {quoted(names.companion(companion))} where {column} = ?",
+                    (trigger.plan,),
+                )
     # A new number even for the same columns, to distinguish rows that older triggers logged.
-    fields = fields_for(every, table)
+    fields = fields_for(every, table, renamed)
     columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
     made = database.execute(
-        f"insert into {names.tables} (name, columns) values (?, ?)",
-        (table.name, json.dumps(columns)),
+        f"insert into {names.tables} (name, columns, about) values (?, ?, ?)",
+        (table.name, json.dumps(columns), json.dumps({"tangled": table.tangled})),
     )
-    plan = CapturedColumns(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+    plan = CapturedColumns(
+        int(made.lastrowid or 0), table.name, fields, table.fingerprint, table.tangled
+    )
     every[plan.id] = plan
-    for sql in _trigger_sql(table, plan.id, names).values():
+    for sql in trigger_texts(table, plan.id, names).values():
         database.execute(sql)
-    if before is not None:
+    if table.by_rowid:
+        database.execute(
+            f"insert into {names.rowids} (rowid, plan) values (?, ?)", (_SPARSE + plan.id, plan.id)
+        )
+    if before is not None and gap:
         mark(database, REPLANNED, plan.id, names)
 
 
@@ -515,8 +675,25 @@ def take_out(
         else:
             left += 1
     if tables is None or (not left and not _awaited(database, names)):
-        for name in (names.log, names.readers, names.tables, names.meta):
+        for name in every_table(names):
             database.execute(f"drop table if exists {name}")
+
+
+def has_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> bool:
+    """Whether a table has triggers of this log."""
+    return any(folded(trigger.on) == folded(table) for trigger in _triggers(database, names))
+
+
+def drop_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> None:
+    """Remove the triggers of a table, within a transaction."""
+    for trigger in _triggers(database, names):
+        if folded(trigger.on) == folded(table):
+            database.execute(f"drop trigger {quoted(trigger.name)}")
+
+
+def every_table(names: CaptureNames) -> tuple[str, ...]:
+    """Return our tables, as SQL text; the log first."""
+    return (names.log, names.readers, names.tables, names.stash, names.rowids, names.meta)
 
 
 def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
@@ -540,29 +717,6 @@ def drop_log(database: sqlite3.Connection) -> None:
     database.execute(f"drop table if exists {LOG}")
 
 
-def _trigger_sql(table: SourceTable, plan: int, names: CaptureNames) -> dict[str, str]:
-    """Return the triggers by name, each with exactly the text that SQLite stores."""
-    columns = [column.name for column in table.columns]
-    before = ", ".join(f"b{number}" for number in range(len(columns)))
-    after = ", ".join(f"a{number}" for number in range(len(columns)))
-    old, new = column_list(columns, "OLD."), column_list(columns, "NEW.")
-    images = {
-        INSERT: (after, new),
-        UPDATE: (f"{before}, {after}", f"{old}, {new}"),
-        DELETE: (before, old),
-    }
-    made = {}
-    for event, op in EVENTS:
-        name = names.trigger(plan, event)
-        image, values = images[op]
-        made[name] = (
-            f"CREATE TRIGGER {quoted(name)} after {event} on {quoted(table.name)} begin "
-            f"insert into {names.log} (ts, tbl, op, {image}) "
-            f"values ({NOW}, {plan}, {op}, {values}); end"
-        )
-    return made
-
-
 @dataclass(frozen=True, slots=True)
 class _Trigger:
     name: str
@@ -572,14 +726,17 @@ class _Trigger:
     late: bool
     """Whether it was created after the seal, or the seal is gone."""
 
+    number: int
+    """Its number in the schema: newer triggers have higher ones, and run first."""
+
 
 def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:
     broken = not _sealed(database, names) and _noted_sealed(database, names)
     return [
-        _Trigger(name, on, sql, plan, broken or bool(late))
-        for name, on, sql, late in database.execute(
+        _Trigger(name, on, sql, plan, broken or bool(late), number)
+        for name, on, sql, late, number in database.execute(
             "select name, tbl_name, sql, rowid > "
-            "(select rowid from sqlite_master where type = 'trigger' and name = ?) "
+            "(select rowid from sqlite_master where type = 'trigger' and name = ?), rowid "
             "from sqlite_master where type = 'trigger'",
             (names.seal,),
         ).fetchall()
@@ -598,3 +755,123 @@ def has_table(database: sqlite3.Connection, table: str) -> bool:
         "select 1 from sqlite_master where type = 'table' and name = ? collate nocase", (table,)
     ).fetchone()
     return row is not None
+
+
+# --- columns that are altered while a table is captured ------------------------------------------
+
+_META = re.compile(rf"{PREFIX}_(?:(.+)_)?meta", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alteration:
+    sql: str
+    table: str
+    renamed: tuple[str, str] | None
+    """The old and the new name of a column; the new one of a dropped column is empty."""
+
+
+def alter(path: str | Path, *statements: str) -> None:
+    """
+    Add, drop or rename columns of tables that are captured, so that no change is missing.
+
+    Each statement is an `ALTER TABLE` with `ADD`, `DROP` or `RENAME COLUMN`. All of them are one
+    transaction. Captured changes from before keep their columns. If a table could not be captured
+    afterwards, this raises `TableRefused` and changes nothing.
+    """
+    asked = [_read(statement) for statement in statements]
+    with opened(str(Path(path).expanduser().absolute())) as database, writing(database):
+        logs = _logs(database)
+        for names in logs:
+            make(database, [], names)  # upgrades it, if an older version created it
+        tables = {_spelled(database, each.table) for each in asked}
+        captured = {
+            names: [table for table in tables if _is_captured(database, table, names)]
+            for names in logs
+        }
+        sound = {
+            (names, table)
+            for names, own in captured.items()
+            for table in own
+            if not amiss(database, [inspect(database, table)], names)
+        }
+        for names, own in captured.items():
+            for table in own:
+                drop_triggers(database, table, names)
+        for each in asked:
+            try:
+                database.execute(each.sql)
+            except sqlite3.OperationalError as error:
+                raise SourceRefused(
+                    "SQLite refuses to alter the table", table=each.table, reason=str(error)
+                ) from error
+        for names, own in captured.items():
+            found = [inspect(database, table) for table in own]
+            if found:
+                make(
+                    database,
+                    found,
+                    names,
+                    exact=[table.name for table in found if (names, table.name) in sound],
+                    renamed={table.name: _renamed(table, asked) for table in found},
+                )
+
+
+def _read(sql: str) -> _Alteration:
+    words = sql_words(sql)
+    upper = [word.upper() for word in words]
+    while upper and upper[-1] == ";":
+        upper.pop()
+    at = 4 if upper[3:4] == ["."] else 2
+    name = unquoted(words[at]) if len(upper) > at + 1 else ""
+    action, rest = upper[at + 1 : at + 2], words[at + 2 :]
+    if rest and rest[0].upper() == "COLUMN":
+        rest = rest[1:]
+    if (
+        upper[:2] != ["ALTER", "TABLE"]
+        or ";" in upper
+        or action not in (["ADD"], ["DROP"], ["RENAME"])
+        or (action == ["RENAME"] and rest[0].upper() == "TO")
+    ):
+        raise SourceRefused(
+            "Only columns can be added, dropped or renamed",
+            remedy="Use ALTER TABLE with ADD, DROP or RENAME COLUMN, one statement at a time. Run"
+            " other statements on your own connection: the table is then copied again.",
+        )
+    renamed = None
+    if action == ["RENAME"]:
+        renamed = (unquoted(rest[0]), unquoted(rest[2]))
+    elif action == ["DROP"]:
+        renamed = (unquoted(rest[0]), "")
+    return _Alteration(sql, name, renamed)
+
+
+def _logs(database: sqlite3.Connection) -> list[CaptureNames]:
+    """Return the names of all capture logs in the file that are complete."""
+    found = database.execute("select name from sqlite_master where type = 'table'").fetchall()
+    matches = [match for (name,) in found if (match := _META.fullmatch(name))]
+    logs = [CaptureNames.of(match[1]) if match[1] else CaptureNames() for match in matches]
+    return [names for names in logs if complete(database, names)]
+
+
+def _spelled(database: sqlite3.Connection, name: str) -> str:
+    return next((each for each in table_names(database) if folded(each) == folded(name)), name)
+
+
+def _is_captured(database: sqlite3.Connection, table: str, names: CaptureNames) -> bool:
+    return latest(plans(database, names), table) is not None and bool(
+        has_triggers(database, table, names)
+    )
+
+
+def _renamed(table: SourceTable, asked: list[_Alteration]) -> Mapping[str, str]:
+    """Return the old names of renamed columns, by their present ones; "": it is another column."""
+    names: dict[str, str] = {}
+    for each in asked:
+        if each.renamed is not None and folded(each.table) == folded(table.name):
+            old, new = each.renamed
+            before = names.pop(old, old)
+            if new:
+                names[new] = before
+            else:
+                names[old] = ""
+    return names

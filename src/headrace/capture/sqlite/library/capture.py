@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,9 +45,9 @@ from headrace.capture.sqlite.library.retention import (
     set_retention,
 )
 from headrace.capture.sqlite.library.run import CaptureRun, HandlerRaised, RunSettings
-from headrace.capture.sqlite.tables import inspect, table_names
+from headrace.capture.sqlite.tables import capturable
 from headrace.capture.sqlite.watch import DEFAULT, Wake
-from headrace.errors import BadName, RunTwice, SourceRefused, StillRunning
+from headrace.errors import BadName, RunTwice, SourceRefused, StillRunning, TableRefused
 
 BATCH_SIZE = 256
 READER = "default"
@@ -66,13 +66,24 @@ class TornDown:
     """Tables that stay captured, because another reader reads them."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """The result of a `setup`."""
+
+    tables: tuple[str, ...]
+    """The tables whose changes are logged from now on."""
+
+    refused: Mapping[str, TableRefused]
+    """Why other tables are not captured, if no tables were named."""
+
+
 class Capture:
     """
     Delivers the changes of a SQLite database to `handler`, in batches.
 
-    `tables` names the tables. If it is None, `setup` takes every table of the application, and
-    raises an error if one of them cannot be captured; the other methods take all tables that were
-    set up for this reader.
+    `tables` names the tables. If it is None, `setup` takes every table of the application that can
+    be captured, and returns why others cannot; the other methods take all tables that were set up
+    for this reader.
 
     `handler` is called with one `Batch` at a time, in order, on the thread of the run. When it
     returns, the batch is acknowledged; when it raises, the run ends with that exception. If it
@@ -149,9 +160,11 @@ class Capture:
         # the middle of a wait would wait for ever.
         self._under_way = threading.Lock()
 
-    def setup(self) -> tuple[str, ...]:
+    def setup(self) -> SetUp:
         """
         Create the log and the triggers if they are missing; return the tables.
+
+        A named table that cannot be captured raises `TableRefused`, and nothing is set up.
 
         From then on every change of these tables is logged, and is kept for this reader. What is
         already set up is not changed, so this may be called again; a table whose columns changed
@@ -166,18 +179,18 @@ class Capture:
             )
         with self._at_rest(), opened(self._settings.path) as database:
             _refuse_other_log(database, names)
-            tables = self._settings.tables
-            tables = tuple(table_names(database)) if tables is None else tables
-            if not tables:
+            found, refused = capturable(database, self._settings.tables)
+            if not found:
                 raise SourceRefused("No tables to capture", path=self._settings.path)
-            triggers.install(database, [inspect(database, table) for table in tables], names)
+            tables = tuple(table.name for table in found)
+            triggers.install(database, found, names)
             cursors = ReaderCursors(database, names, self._settings.reader)
             cursors.register(tables)
             if self._retention is not None:
                 with writing(database):
                     set_retention(cursors, self._retention)
             self._clean_up(database)
-            return tables
+            return SetUp(tables, refused)
 
     def _clean_up(self, database: sqlite3.Connection) -> None:
         """Remove what runs that were killed have left, and apply the limits of readers."""

@@ -68,7 +68,7 @@ from headrace.capture.sqlite.library.records import (
     TableCopy,
 )
 from headrace.capture.sqlite.library.retention import advance_history, expire, position_at
-from headrace.capture.sqlite.tables import SourceTable, inspect, table_names
+from headrace.capture.sqlite.tables import SourceTable, capturable, described, inspect
 from headrace.capture.sqlite.watch import Waiter, Wake
 from headrace.errors import (
     CaptureError,
@@ -226,13 +226,11 @@ class CaptureRun:
     def _set_up(self) -> None:
         database, names = self._database, self._names
         self._cursors.refuse_lasting()
-        tables = self._settings.tables
-        tables = tuple(table_names(database)) if tables is None else tables
         # In one transaction: triggers without a reader would stay after a kill.
         with writing(database):
-            found = [inspect(database, table) for table in tables]
+            found, _ = capturable(database, self._settings.tables)
             triggers.make(database, found, names)
-            self._cursors.enrol(tables, self._lock.run)
+            self._cursors.enrol([table.name for table in found], self._lock.run)
 
     # -- copy -------------------------------------------------------------------------------
 
@@ -241,7 +239,7 @@ class CaptureRun:
         with speaking(self._path):
             tables = self._settings.tables
             for table in self._patient(self._cursors.tables) if tables is None else tables:
-                self._copy(self._patient(partial(inspect, self._database, table)))
+                self._copy(self._patient(partial(described, self._database, table)))
 
     def _copy(
         self, table: SourceTable, point: CopyPoint | None = None, *, stores: bool = False
@@ -344,7 +342,7 @@ class CaptureRun:
         if captured:
             changed = bool(triggers.changed(self._database, [table], self._names))
         else:
-            changed = inspect(self._database, table.name).fingerprint != table.fingerprint
+            changed = described(self._database, table.name).fingerprint != table.fingerprint
         if changed:
             raise SchemaChanged(
                 "The table was altered while its rows were read",
@@ -376,6 +374,7 @@ class CaptureRun:
         With `resume`, only what an earlier run has not delivered yet.
         """
         with speaking(self._path):
+            self._patient(partial(triggers.upgrade, self._database, self._names))
             self._begin()
             self._patient(self._cursors.repair)
             positions: dict[str, CapturePosition] = {}
@@ -468,6 +467,7 @@ class CaptureRun:
         With `start`, this reader's positions are first set to what it names.
         """
         with speaking(self._path):
+            self._patient(partial(triggers.upgrade, self._database, self._names))
             positions = self._begin()
             if start is not None:
                 at = self._patient(partial(position_at, self._database, self._names, start))
@@ -578,10 +578,19 @@ class CaptureRun:
                 pruning.allow(history + 1)  # nothing was read, and there may be rows to remove
 
     def _look_whether_expired(self, tables: Sequence[str]) -> None:
-        """Raise `ReaderExpired` if the log keeps nothing for this reader any more."""
+        """
+        Raise `ReaderExpired` if the log keeps nothing for this reader any more.
+
+        Raises `LeaseLost` if that is so because another run reads for it.
+        """
         known = self._patient(self._cursors.positions)
+        self._patient(partial(self._check_lease, [table for table in tables if table in known]))
         if any(known[table].capture == EXPIRED for table in tables if table in known):
             raise ReaderExpired
+
+    def _check_lease(self, tables: Sequence[str]) -> None:
+        with writing(self._database):
+            self._cursors.check_lease(tables)
 
     def _hand_out(self, rows: list[Row], following: ChangeFollower) -> None:
         size, log = self._settings.batch_size, following.log
@@ -599,7 +608,7 @@ class CaptureRun:
                     source=self._source,
                 )
             )
-            self._handled = log.at if last else CapturePosition.of(following.epoch, part[-1])
+            self._handled = log.at if last else log.position(part[-1])
             if self._wal and not last:
                 # In small steps: what is not stored is delivered again after a kill.
                 self._store_at = min(self._store_at, self._locked_until)
@@ -770,6 +779,7 @@ class ChangeFollower:
         self.epoch = capture
         self.log = CaptureLog(database, min(positions.values(), key=lambda at: at.seq), names)
         self.shapes: dict[int, TableColumns] = {}
+        self._plans: Mapping[int, triggers.CapturedColumns] = {}
         self.width = 1
 
     @property
@@ -789,7 +799,14 @@ class ChangeFollower:
                 raise _LogReset
             if self._problems and self.log.at.seq >= self._problems_from:
                 raise BaselineNeeded(dict(self._problems))
-            rows = self.log.read(self._most, self.width)
+            rows = self.log.read(self._most, self.width, self._plans)
+        if self.log.unclear:
+            self._problems |= {
+                self._plans[number].table: _missing(self._plans[number].table)
+                for number in self.log.unclear
+                if self._plans[number].table in self._after
+            }
+            self.log.unclear.clear()
         return self._take(rows) if rows else None
 
     def move(self, table: str, position: CapturePosition) -> None:
@@ -809,6 +826,7 @@ class ChangeFollower:
         """Return the changes of our tables among the next rows, and move past all of them."""
         shapes, after = self.shapes, self._after
         taken = []
+        every = rows
         for at, row in enumerate(rows):
             shape = shapes.get(row[2])  # type: ignore[call-overload]
             if shape is None or row[0] <= after[shape.table]:  # type: ignore[operator]
@@ -820,7 +838,9 @@ class ChangeFollower:
                 rows = rows[:at]
                 break
             taken.append(row)
-        if rows:
+        if rows is every:
+            self.log.advance()
+        elif rows:
             self.log.advance(rows[-1])
         return taken
 
@@ -830,9 +850,10 @@ class ChangeFollower:
             raise SourceRefused(
                 "The capture log no longer exists", log_table=names.log_table, remedy=_COPY_FIRST
             )
+        self._plans = triggers.plans(database, names)
         self.shapes = {
             number: TableColumns.of(plan.table, plan.fingerprint)
-            for number, plan in triggers.plans(database, names).items()
+            for number, plan in self._plans.items()
             if plan.table in self._after
         }
         self.width = max((len(shape.columns) for shape in self.shapes.values()), default=1)

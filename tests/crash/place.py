@@ -88,8 +88,10 @@ class Place:
     def _keep_diary(self, table: str) -> None:
         for event, op, before, after in _DIARY:
             images = [_IMAGE.format(row) if row else "null" for row in (before, after)]
+            # An update that changes nothing is not captured.
+            when = f"when {images[0]} is not {images[1]} "
             self._app.execute(
-                f"create temp trigger {table}_{event} after {event} on main.{table} begin "
+                f"create temp trigger {table}_{event} after {event} on main.{table} {when}begin "
                 "insert into diary (name, op, before, after) "
                 f"values ('{table}', {int(op)}, {', '.join(images)}); end"
             )

@@ -479,12 +479,7 @@ class Delivery:
         write: Callable[[Batch], T],
         load: Load | None = None,
     ) -> T:
-        """
-        Write a batch until the target refuses none of its rows; return what `write` returns.
-
-        Before they are written again, refused rows become dead letters, and so do later changes
-        of their keys, as with rows that cannot be computed (R30).
-        """
+        """Write a batch until the target refuses none of its rows; return what `write` returns."""
         count = 0
         while True:
             try:
@@ -492,14 +487,29 @@ class Delivery:
             except RowsRefused as error:
                 count += len(error.rows)
                 self._limit_refused(error, count)
-                refused = refused_rows(error, {t: each.rows for t, each in computed.items()})
-                for member in taking:
-                    if rows := refused.get(member.table):
-                        segments, held = self._held_in(member, batch, load)
-                        rest = self._jobs.refuse(computed[member.table], rows, segments, held)
-                        new = rest.dead_letters
-                        self._keep(new if load is None else self.dead_letters.not_emptied(new))
-                        computed[member.table] = rest
+                self._leave_out(error, taking, batch, computed, load)
+
+    def _leave_out(
+        self,
+        error: RowsRefused,
+        taking: Sequence[Member],
+        batch: LogBatch,
+        computed: dict[str, ComputedRows],
+        load: Load | None,
+    ) -> None:
+        """
+        Make dead letters of refused rows, and of later changes of their keys, as of failed rows.
+
+        They are stored before the other rows are written again (R30).
+        """
+        refused = refused_rows(error, {table: each.rows for table, each in computed.items()})
+        for member in taking:
+            if rows := refused.get(member.table):
+                segments, held = self._held_in(member, batch, load)
+                rest = self._jobs.refuse(computed[member.table], rows, segments, held)
+                new = rest.dead_letters
+                self._keep(new if load is None else self.dead_letters.not_emptied(new))
+                computed[member.table] = rest
 
     def _held_in(
         self, member: Member, batch: LogBatch, load: Load | None

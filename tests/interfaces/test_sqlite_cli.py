@@ -396,9 +396,11 @@ def test_a_stream_resumes_goes_back_and_leaves_nothing(
     resume = (*envelope, "--bootstrap", "--resume", "--standby", "--on-expired", "copy")
     stream = streams(*resume)
     begin, row, end = (json.loads(stream.line()) for _ in range(3))
-    assert [each["operation"] for each in (begin, row, end)] == [
-        *("BOOTSTRAP", "INSERT", "BOOTSTRAP_END")
-    ]
+    copied = [json.loads(line) for line in done("bootstrap", *envelope).splitlines()]
+    for each in ((begin, row, end), copied):
+        assert [record["operation"] for record in each] == [
+            *("BOOTSTRAP", "INSERT", "BOOTSTRAP_END")
+        ]
     assert sqlite("cdc", "--db", path).returncode == 3
     assert stream.end()[0] == 0
     app.execute("delete from orders")
@@ -412,7 +414,8 @@ def test_a_stream_resumes_goes_back_and_leaves_nothing(
     told = sqlite("cdc", "--db", path, "--from-time", "2020-01-01T00:00:00Z")
     assert told.returncode == 3
     done("teardown", "--db", path)
-    stream = streams("--db", path, "--ephemeral", "--bootstrap")
+    refused = path.with_name("refused.db")
+    stream = streams("--db", path, "--ephemeral", "--bootstrap", "--dead-letters", refused)
     assert stream.line().endswith("orders BOOTSTRAP")
     assert stream.end()[0] == 0
     names = app.execute("select name from sqlite_master where name glob '__*'").fetchall()

@@ -361,7 +361,7 @@ class CopiedAgain(CaptureError):
     """Rows of a table have changed without a change in the log. A notice: it is copied again."""
 
     code = "capture.copied_again"
-    remedy = "The table is right again once it is copied."
+    remedy = "No action is needed: the table is correct again once it is copied."
 
 
 class SourceFilling(CaptureError):
@@ -522,8 +522,8 @@ class LeaseLost(CaptureError):
 
 class CaptureExpired(CaptureError):
     """
-    The capture log no longer has the changes after a position: they were more, or older, than may
-    be kept for a reader.
+    The capture log no longer has the changes after a position: there were more of them than may be
+    kept for a reader, or they were too old.
     """
 
     code = "capture.expired"
@@ -536,7 +536,7 @@ class CaptureExpired(CaptureError):
 
 class RecordsRefused(CaptureError):
     """
-    Raised by a handler of the SQLite library that took all records of a batch but some.
+    Raised by a handler of the SQLite library that could not process some records of a batch.
 
     `records` are their indexes in the batch: `RecordsRefused("no such customer", records=[3])`.
     With dead letters these are stored, and the run continues; without, the run ends.

@@ -224,6 +224,7 @@ def test_two_readers_never_lose_what_the_slower_one_needs(
 ) -> None:
     monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
     monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "HELD_SECONDS", 60)
     fast, slow = opened(path, reader="fast"), opened(path, reader="slow")
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(50)])
     (changes,) = read_all(fast)[-1:]
@@ -247,6 +248,7 @@ def test_pruning_goes_in_small_steps_and_gives_way(
 ) -> None:
     monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
     monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "HELD_SECONDS", 60)
     monkeypatch.setattr(triggers, "STEP_ROWS", 10)
     monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_SECONDS", 10 * patience())
     source = opened(path)

@@ -499,6 +499,8 @@ def test_columns_are_added_dropped_and_renamed_while_a_table_is_read(
     "sql",
     [
         "alter table t rename to s",
+        "alter table t rename v",
+        "alter table t drop",
         "update t set v = 1",
         "alter table t drop column v; delete from t",
         "drop table t",

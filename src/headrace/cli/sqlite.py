@@ -190,7 +190,7 @@ def set_up(
     **where: Any,
 ) -> None:
     """
-    Create the log and three triggers for each table, in one transaction.
+    Create the log and the triggers of each table, in one transaction.
 
     Can be repeated: existing triggers stay, and a table whose columns changed gets new ones. The
     journal mode is not changed. --blobs and --disable-subsec have no effect here: the log always
@@ -262,7 +262,11 @@ def tear_down(disable_subsec: bool, blobs: bool, as_json: bool, **where: Any) ->
 )
 @json_option
 def list_readers(db: str, log_table: str, as_json: bool) -> None:
-    """List the readers of a log with their tables, unread changes, and limits."""
+    """
+    List the readers of a log with their tables, unread rows of the log, and limits.
+
+    Rows that belong to other tables count as well, because they stay in the log, too.
+    """
     from dataclasses import asdict
 
     from headrace.capture.sqlite import Capture
@@ -277,7 +281,7 @@ def list_readers(db: str, log_table: str, as_json: bool) -> None:
     for each in found:
         limit = "" if each.limit_bytes is None else f" of {each.limit_bytes:,}"
         words = [
-            f"{each.unread:,} unread changes, {each.bytes:,}{limit} bytes,"
+            f"{each.unread:,} unread rows of the log, {each.bytes:,}{limit} bytes,"
             f" {each.age_seconds:.0f} s old",
             *(["running"] if each.running else []),
             *(["ephemeral"] if each.ephemeral else []),
@@ -296,7 +300,7 @@ def prune(db: str, log_table: str, as_json: bool) -> None:
     """
     Let readers expire that are above their limits, and remove what no reader needs.
 
-    cdc does this by itself. Run prune from time to time if it may be that no reader runs.
+    cdc does this by itself. If no reader may be running for a long time, run prune regularly.
     """
     from headrace.capture.sqlite import Capture
 
@@ -324,12 +328,12 @@ def bootstrap(**options: Any) -> int | None:
 @click.option(
     "--resume",
     is_flag=True,
-    help="With --bootstrap: only rows that no earlier run has printed.",
+    help="With --bootstrap: leave out rows that an earlier run has printed.",
 )
 @click.option(
     "--from-position",
     metavar="POSITION",
-    help="Begin after this position, or with the earliest one: earliest.",
+    help="Begin after this position; earliest begins with the oldest change in the log.",
 )
 @click.option(
     "--from-time",
@@ -342,7 +346,7 @@ def bootstrap(**options: Any) -> int | None:
     type=click.Choice(["fail", "copy"]),
     default="fail",
     show_default=True,
-    help="If changes of this reader were removed: stop, or print all rows again.",
+    help="If changes that this reader had not read were removed: stop, or print all rows again.",
 )
 @click.option(
     "--ephemeral", is_flag=True, help="Set up at the start, and remove everything at the end."

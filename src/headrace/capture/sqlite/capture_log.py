@@ -392,10 +392,10 @@ SAMPLED_ROWS = 8
 
 def row_bytes(database: sqlite3.Connection, names: CaptureNames = OURS) -> float:
     """Return the approximate size of a row of the log, the average of the newest ones."""
-    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+    _, last = triggers.log_ends(database, names)
     limits = ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf)
     query = f"select * from {names.log} where seq > ? order by seq desc"
-    rows, _ = fetch(database, query, (int(last or 0) - SAMPLED_ROWS,), limits)
+    rows, _ = fetch(database, query, (last - SAMPLED_ROWS,), limits)
     return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
 
 

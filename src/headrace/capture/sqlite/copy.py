@@ -74,8 +74,7 @@ class Pages:
         self._seconds = CHUNK_SECONDS if wal else CHUNK_SECONDS_ROLLBACK
         self._closed = False
         self._terms = [quoted(name) for name in table.key]
-        # Only the application's connections have other collations than SQLite's own.
-        self._by_rowid = any(each not in (None, *BUILT_IN) for each in table.collations)
+        self._by_rowid = not has_order(table)
         if not self._by_rowid and not self._by_index():
             # A column may have another collation than the key's index. Then the index's
             # collation is requested, which finds every row but is slower.
@@ -179,6 +178,12 @@ class Pages:
     def _key_of(self, row: Sequence[object]) -> list[object]:
         names = [column.name for column in self._table.columns]
         return [row[names.index(name)] for name in self._table.key]
+
+
+def has_order(table: SourceTable) -> bool:
+    """Whether a table can be read in the order of its key."""
+    # Only the application's connections have other collations than SQLite's own.
+    return all(each in (None, *BUILT_IN) for each in table.collations)
 
 
 def _bound(values: Sequence[object]) -> tuple[list[str], list[object]]:

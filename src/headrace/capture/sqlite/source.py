@@ -1,7 +1,7 @@
 """
 A SQLite database as a source.
 
-Only three triggers for each table run inside the database (`triggers`); everything else is this
+Only the triggers of each table run inside the database (`triggers`); everything else is this
 reader, on its own connection. Each read of the log (`capture_log`) ends between two transactions of
 the application: that is a read group, and a flush consists of whole groups (R41). Where a
 transaction ends within a group cannot be determined.
@@ -42,7 +42,6 @@ from headrace.capture.source import (
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
 from headrace.capture.sqlite.capture_log import (
-    READ_BYTES,
     CaptureLog,
     CaptureReader,
     ReaderRow,
@@ -51,6 +50,7 @@ from headrace.capture.sqlite.capture_log import (
     put_reader,
     reader_rows,
     resume,
+    row_bytes,
 )
 from headrace.capture.sqlite.database import (
     OURS,
@@ -294,9 +294,6 @@ def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
 MEASURE_SECONDS = 5.0
 """Between two measurements."""
 
-SAMPLED_ROWS = 8
-"""The newest rows, whose sizes stand for all: counting every byte would read the whole log."""
-
 
 class CaptureMeter:
     """Measures, every few seconds, how much the log holds for its readers (R28). For one thread."""
@@ -329,12 +326,9 @@ class CaptureMeter:
         if self._clock() < self._due:
             return None
         self._due = self._clock() + MEASURE_SECONDS
-        # Two queries: with both in one query, SQLite reads the whole table.
-        (first,) = self._database.execute(f"select min(seq) from {LOG}").fetchone()
-        (last,) = self._database.execute(f"select max(seq) from {LOG}").fetchone()
-        first, last = int(first or 0), int(last or 0)
-        if self._ends != (first, last):
-            self._ends, self._row_bytes = (first, last), self._sampled(last)
+        first, last = ends = triggers.log_ends(self._database)
+        if self._ends != ends:
+            self._ends, self._row_bytes = ends, row_bytes(self._database)
         # Cursors of another capture refer to other numbers, and hold nothing.
         rows = reader_rows(self._database)
         cursors = {row.name: row.cursor for row in rows if row.capture == self._capture}
@@ -357,19 +351,6 @@ class CaptureMeter:
 
     def _bytes(self, after: int, upto: int) -> int:
         return int(max(0, upto - after) * self._row_bytes)
-
-    def _sampled(self, last: int) -> float:
-        """Return the average size of the newest rows."""
-        limits = ReadLimits(SAMPLED_ROWS, READ_BYTES, math.inf)
-        query = f"select * from {LOG} where seq > ? order by seq desc"
-        rows, _ = fetch(self._database, query, (last - SAMPLED_ROWS,), limits)
-        return sum(map(_stored_bytes, rows)) / len(rows) if rows else 0.0
-
-
-def _stored_bytes(row: Row) -> int:
-    """Return about how many bytes SQLite stores for a row: a null has only its header."""
-    values = (len(each) if isinstance(each, str | bytes) else 6 for each in row if each is not None)
-    return len(row) + sum(values)
 
 
 # --- the source -----------------------------------------------------------------------------------

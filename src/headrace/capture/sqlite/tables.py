@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.capture.sqlite.database import PREFIX, folded, is_ours, quoted
-from headrace.errors import TableRefused
+from headrace.errors import SourceRefused, TableRefused
 
 if TYPE_CHECKING:
     from headrace.changelog.schema import TableSchema
@@ -317,19 +317,21 @@ def capturable(
     """
     Describe the named tables; without names, all that can be captured, and why others cannot.
 
-    Raises `TableRefused` if a named table cannot be captured, or if there is no other.
+    Raises `TableRefused` if a named table cannot be captured, or if there is no other, and
+    `SourceRefused` if there is no table at all.
     """
-    if names is not None:
-        return [inspect(database, name) for name in names], {}
     found: list[SourceTable] = []
     refused: dict[str, TableRefused] = {}
-    for name in (*table_names(database), *virtual_names(database)):
-        try:
-            found.append(inspect(database, name))
-        except TableRefused as why:
-            refused[name] = why
-    if refused and not found:
-        raise next(iter(refused.values()))
+    if names is not None:
+        found = [inspect(database, name) for name in names]
+    else:
+        for name in (*table_names(database), *virtual_names(database)):
+            try:
+                found.append(inspect(database, name))
+            except TableRefused as why:
+                refused[name] = why
+    if not found:
+        raise next(iter(refused.values()), SourceRefused("No tables to capture"))
     return found, refused
 
 

@@ -21,7 +21,7 @@ another one, the plan does not match any more.
 
 Triggers that were dropped and created again with the same text leave a gap as well. The procedure
 that SQLite's documentation gives for altering a table does that, and so do tools, and a dump of a
-table that is loaded. So one more trigger, the *seal*, which never does anything, is created after
+table that is loaded. So one more trigger, the *seal*, which never does anything, is created
 after all others: the schema lists objects in the order of their creation, also after VACUUM, and a
 trigger that is listed after the seal counts as missing. That there is a seal is noted, so that all
 triggers count as missing if it is gone. If the seal is created again, too, nothing shows it.
@@ -33,8 +33,9 @@ is another one. A copy that is written over the same file has the same inode, an
 
 `CursorPruner` removes what all readers have read. Each reader keeps its cursor in the database.
 Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
-moments when the write lock is free: the application must not notice (R42). Pruning must not disturb
-the reader either, so if the lock is taken, or on any other error, it is retried later.
+moments when the write lock is free: the application must not notice (R42). A step is limited by
+rows and by time, because large rows take longer. Pruning must not disturb the reader either, so if
+the lock is taken, or on any other error, it is retried later.
 
 SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
 log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
@@ -84,7 +85,7 @@ _NAME = "file"
 def remember(database: sqlite3.Connection, names: CaptureNames) -> None:
     """Record that the log belongs to this file; within a transaction."""
     if (identity := _identity(database)) is not None:
-        database.execute(f"insert or replace into {names.meta} values (?, ?)", (_NAME, identity))
+        put_fact(database, names, _NAME, identity)
 
 
 def known(database: sqlite3.Connection, names: CaptureNames) -> bool:
@@ -117,6 +118,9 @@ def _identity(database: sqlite3.Connection) -> str | None:
 # --- pruning --------------------------------------------------------------------------------------
 
 STEP_ROWS = 500
+HELD_SECONDS = 0.002
+"""The limits of one step, during which no other connection can write (R42)."""
+
 STEP_SECONDS = 0.05
 """Pause between two steps while there is more to remove: at most 10,000 rows a second."""
 
@@ -167,26 +171,60 @@ class CursorPruner:
             self._database.execute(f"pragma busy_timeout = {int(patience)}")
 
     def _remove(self, allowed: int) -> bool:
-        log, readers = self._names.log, self._names.readers
         with writing(self._database):
             self._database.execute(
-                f"update {readers} set cursor = max(cursor, ?) where name = ? and capture = ?",
+                f"update {self._names.readers} set cursor = max(cursor, ?) "
+                "where name = ? and capture = ?",
                 (allowed, self._reader, self._capture),
             )
-            # Cursors of another capture refer to other numbers: those readers start over anyway.
-            (lowest,) = self._database.execute(
-                f"select min(cursor) from {readers} where capture = ?", (self._capture,)
-            ).fetchone()
-            # Two queries: with both in one query, SQLite reads the whole table.
-            (first,) = self._database.execute(f"select min(seq) from {log}").fetchone()
-            (last,) = self._database.execute(f"select max(seq) from {log}").fetchone()
-            if first is None or lowest is None:
+            lowest = lowest_cursor(self._database, self._capture, self._names)
+            if lowest is None:
                 return False
-            # Strictly below the cursor: the row at the cursor is checked later (R40).
-            end = min(lowest, last)
-            stop = min(end, first + STEP_ROWS)
-            self._database.execute(f"delete from {log} where seq < ?", (stop,))
-            return bool(stop < end)
+            _, more = remove_rows(self._database, lowest, self._names)
+            return more
+
+
+def lowest_cursor(
+    database: sqlite3.Connection, capture: str, names: CaptureNames = OURS
+) -> int | None:
+    """Return the row that the slowest reader has read; None if there is no reader."""
+    # Cursors of another capture refer to other numbers: those readers start over anyway.
+    (lowest,) = database.execute(
+        f"select min(cursor) from {names.readers} where capture = ?", (capture,)
+    ).fetchone()
+    return None if lowest is None else int(lowest)
+
+
+def remove_rows(
+    database: sqlite3.Connection, before: int, names: CaptureNames = OURS
+) -> tuple[int, bool]:
+    """
+    Remove some rows before this one; return how many, and whether there are more.
+
+    This is one step, within a transaction of the caller. The newest row always stays.
+    """
+    first, last = log_ends(database, names)
+    # Strictly below the cursor: the row at the cursor is checked later (R40).
+    end = min(before, last)
+    stop = min(end, first + STEP_ROWS)
+    until = time.monotonic() + HELD_SECONDS
+    removed, count = 0, 1
+    while first < stop:
+        # Twice as many each time: one may be large, and most are small.
+        first, count = min(stop, first + count), 2 * count
+        done = database.execute(f"delete from {names.log} where seq < ?", (first,))
+        removed += done.rowcount
+        if time.monotonic() >= until:
+            break
+    return removed, first < end
+
+
+def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:
+    """Return the numbers of the first and the last row of the log; 0 if there is none."""
+    # Two queries: with both in one query, SQLite reads the whole table.
+    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
+    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+    return int(first or 0), int(last or 0)
 
 
 # --- log table, triggers and plans ----------------------------------------------------------------
@@ -458,7 +496,7 @@ def _seal(database: sqlite3.Connection, names: CaptureNames) -> None:
             f"create trigger {quoted(names.seal)} after delete on {names.meta} when 0 "
             "begin select 1; end"
         )
-    database.execute(f"insert or replace into {names.meta} values (?, 1)", (_SEALED,))
+    put_fact(database, names, _SEALED, 1)
 
 
 def _upgradable(database: sqlite3.Connection, names: CaptureNames) -> list[SourceTable]:
@@ -496,6 +534,23 @@ def _noted_sealed(database: sqlite3.Connection, names: CaptureNames) -> bool:
         and database.execute(f"select 1 from {names.meta} where name = ?", (_SEALED,)).fetchone()
         is not None
     )
+
+
+def put_fact(database: sqlite3.Connection, names: CaptureNames, name: str, value: object) -> None:
+    """Store a fact about the log or a reader; within a transaction."""
+    database.execute(f"insert or replace into {names.meta} values (?, ?)", (name, value))
+
+
+def facts(
+    database: sqlite3.Connection, names: CaptureNames, prefix: str
+) -> list[tuple[str, object]]:
+    """Return the facts whose names begin with `prefix`, which is left out of their names."""
+    if not has_table(database, names.companion("meta")):
+        return []
+    return database.execute(
+        f"select substr(name, ?), value from {names.meta} where substr(name, 1, ?) = ?",
+        (len(prefix) + 1, len(prefix), prefix),
+    ).fetchall()
 
 
 def _make_tables(
@@ -550,10 +605,8 @@ def _widen(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> 
 def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
     """Give the capture a new uuid, because its numbers start again; within a transaction."""
     capture = uuid4().hex
-    database.executemany(
-        f"insert or replace into {names.meta} values (?, ?)",
-        [("format", FORMAT), ("capture", capture)],
-    )
+    put_fact(database, names, "format", FORMAT)
+    put_fact(database, names, "capture", capture)
     remember(database, names)
     mark(database, STARTED, names=names)
     return capture
@@ -830,6 +883,7 @@ def _read(sql: str) -> _Alteration:
         upper[:2] != ["ALTER", "TABLE"]
         or ";" in upper
         or action not in (["ADD"], ["DROP"], ["RENAME"])
+        or len(rest) < (3 if action == ["RENAME"] else 1)
         or (action == ["RENAME"] and rest[0].upper() == "TO")
     ):
         raise SourceRefused(

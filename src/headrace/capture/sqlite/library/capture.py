@@ -180,8 +180,6 @@ class Capture:
         with self._at_rest(), opened(self._settings.path) as database:
             _refuse_other_log(database, names)
             found, refused = capturable(database, self._settings.tables)
-            if not found:
-                raise SourceRefused("No tables to capture", path=self._settings.path)
             tables = tuple(table.name for table in found)
             triggers.install(database, found, names)
             cursors = ReaderCursors(database, names, self._settings.reader)
@@ -228,7 +226,7 @@ class Capture:
         """
         Apply the limits of all readers, and remove what none of them needs; return how many rows.
 
-        Runs do this as well. Call it from time to time if it may be that no reader runs.
+        Runs do this as well. If no reader may be running for a long time, call it regularly.
         """
         names = self._settings.names
         with opened(self._settings.path) as database:

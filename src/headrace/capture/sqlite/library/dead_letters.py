@@ -4,7 +4,7 @@ Records that a handler refused: stored in a file of their own, while the run con
 A handler that raises `RecordsRefused` has taken all other records of the batch. Those it names are
 stored with the reason before the batch is acknowledged, and so are all later changes of the same
 keys, in this batch and in later ones: what waits for a refused change must not overtake it. Both
-keys of a change count if it changes the key, and a table without a declared key waits as a whole.
+keys of a change count if it changes the key.
 
 `redeliver` gives them to the handler in their order, and what it takes is removed. A bootstrap of a
 table removes them as well, because it delivers every row as it is now.
@@ -302,7 +302,12 @@ def _keys(batch: CaptureBatch, at: int) -> list[_Key]:
 
 
 def _key(shape: TableColumns, image: Sequence[object]) -> _Key:
-    return shape.table, pack_values([image[at] for at in shape.key])
+    return shape.table, pack_values([_as_key(image[at]) for at in shape.key])
+
+
+def _as_key(value: object) -> object:
+    """Return a value as a part of a key: 1 and 1.0 are one key, also to SQLite."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _stored(batch: CaptureBatch, at: int, kind: str, reason: str) -> tuple[object, ...]:

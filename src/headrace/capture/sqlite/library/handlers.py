@@ -32,6 +32,7 @@ _LOOK_SECONDS = 0.05
 
 _LATER = frozenset({408, 425, 429})
 _REFUSED = 422
+_NOTHING = b'{"changes":[]}'
 
 
 class Words:
@@ -120,6 +121,8 @@ class Post:
     def __call__(self, batch: CaptureBatch) -> None:
         """Send, and return only when the batch was accepted."""
         body = self._form.changes(batch)
+        if body == _NOTHING:
+            return  # the end of a table, which only the envelope has
         headers = dict(self._headers)
         if batch.id is not None:
             # An id may contain a table's name, which may have any characters.

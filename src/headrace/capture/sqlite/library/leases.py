@@ -24,6 +24,7 @@ from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
+from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.database import CaptureNames
 from headrace.errors import LeaseTaken, SourceRefused
 
@@ -156,10 +157,7 @@ class Leases:
         for row in self._wanted:
             term = int(found.get(row, "0").partition("/")[0]) + 1
             taken[row] = f"{term}/{self._lock.run}"
-            self._database.execute(
-                f"insert or replace into {self._names.meta} values (?, ?)",
-                (_LEASE + row, taken[row]),
-            )
+            triggers.put_fact(self._database, self._names, _LEASE + row, taken[row])
         self.held.update(taken)
 
     def lost(self, rows: Sequence[str]) -> list[str]:
@@ -170,11 +168,7 @@ class Leases:
 
 def lease_texts(database: sqlite3.Connection, names: CaptureNames) -> dict[str, str]:
     """Return the text of each lease, `term/run`, by the row that it is for."""
-    found = database.execute(
-        f"select substr(name, ?), value from {names.meta} where substr(name, 1, ?) = ?",
-        (len(_LEASE) + 1, len(_LEASE), _LEASE),
-    )
-    return {row: str(text) for row, text in found}
+    return {row: str(text) for row, text in triggers.facts(database, names, _LEASE)}
 
 
 def held_by(names: CaptureNames) -> str:

@@ -31,7 +31,13 @@ from headrace.capture.sqlite.capture_log import (
     put_reader,
     reader_rows,
 )
-from headrace.capture.sqlite.database import CaptureNames, CapturePosition, reading, writing
+from headrace.capture.sqlite.database import (
+    DELETE,
+    CaptureNames,
+    CapturePosition,
+    reading,
+    writing,
+)
 from headrace.capture.sqlite.library.leases import Leases, drop_lease, held_by
 from headrace.capture.sqlite.library.records import pack_values, unpack_values
 from headrace.capture.sqlite.tables import table_names
@@ -41,7 +47,10 @@ NEEDS_COPY = "needs copy"
 """Used instead of `row_facts` if the table has to be copied before its changes are read."""
 
 EXPIRED = "expired"
-"""Used instead of the capture's uuid if the reader's changes were more than may be kept."""
+"""
+Used instead of `row_facts` if the reader's changes were more than may be kept; and instead of the
+capture's uuid as long as nothing is kept.
+"""
 
 _LEFT = "left/"
 """The prefix of notes that a reader was removed from a table."""
@@ -147,7 +156,7 @@ class ReaderCursors:
             put_reader(database, ReaderRow(name, capture, end.seq, noted), names)
             self._forget(name)
             if run:
-                put_fact(database, names, _EPHEMERAL + name, run)
+                triggers.put_fact(database, names, _EPHEMERAL + name, run)
 
     def repair(self) -> None:
         """
@@ -178,7 +187,10 @@ class ReaderCursors:
             end = replace(end_of(database, capture, names), row_facts=NEEDS_COPY)
             for table, position in self.positions().items():
                 if position.capture != capture:
-                    self.settle(table, end, expired=True)
+                    # Until it is copied it stays expired: the copy may be interrupted.
+                    expired = position.row_facts == EXPIRED
+                    at = replace(end, row_facts=EXPIRED) if expired else end
+                    self.settle(table, at, expired=True)
 
     def _numbers_come_again(self) -> bool:
         """Whether the log was emptied, or the file restored, since positions were stored."""
@@ -186,7 +198,7 @@ class ReaderCursors:
         capture = triggers.capture_id(database, names)
         return triggers.elsewhere(database, names) or any(
             position.capture == capture
-            and position.row_facts != NEEDS_COPY
+            and position.row_facts not in (NEEDS_COPY, EXPIRED)
             and compare(database, position, names) == "reset"
             for position in self.positions().values()
         )
@@ -256,7 +268,7 @@ class ReaderCursors:
 
     def copy_points(self) -> dict[str, CopyPoint]:
         """Return how far the bootstrap of each table has come, if one began."""
-        found = facts(self._database, self._names, _COPY)
+        found = triggers.facts(self._database, self._names, _COPY)
         rows = {self._name(table): table for table in self.positions()}
         return {rows[name]: CopyPoint.parse(str(text)) for name, text in found if name in rows}
 
@@ -266,13 +278,13 @@ class ReaderCursors:
         if point is None:
             self._database.execute(f"delete from {self._names.meta} where name = ?", (name,))
         else:
-            put_fact(self._database, self._names, name, point.text())
+            triggers.put_fact(self._database, self._names, name, point.text())
 
     # -- ephemeral readers ------------------------------------------------------------------
 
     def ephemeral(self) -> list[str]:
         """Return the names of all rows that belong to ephemeral readers."""
-        return [name for name, _ in facts(self._database, self._names, _EPHEMERAL)]
+        return [name for name, _ in triggers.facts(self._database, self._names, _EPHEMERAL)]
 
     def refuse_lasting(self) -> None:
         """Raise an error if this reader exists and is not ephemeral."""
@@ -292,11 +304,11 @@ class ReaderCursors:
 
     def put_limits(self, text: str) -> None:
         """Store what may be kept for this reader."""
-        put_fact(self._database, self._names, _LIMITS + self._reader, text)
+        triggers.put_fact(self._database, self._names, _LIMITS + self._reader, text)
 
     def limits(self) -> str | None:
         """Return what `put_limits` stored."""
-        found = dict(facts(self._database, self._names, _LIMITS))
+        found = dict(triggers.facts(self._database, self._names, _LIMITS))
         text = found.get(self._reader)
         return None if text is None else str(text)
 
@@ -351,7 +363,7 @@ class ReaderCursors:
                 database.execute(f"delete from {names.readers} where name = ?", (name,))
                 self._forget(name)
                 if traces:
-                    put_fact(database, names, _LEFT + name, 1)
+                    triggers.put_fact(database, names, _LEFT + name, 1)
             if not self.positions():
                 self.put_history("", None)
                 database.execute(
@@ -382,8 +394,8 @@ class ReaderCursors:
             own = ", ".join(str(number) for number, plan in plans.items() if plan.table == table)
             (found,) = self._database.execute(
                 f"select count(*) from {self._names.log} "
-                f"where seq > ? and tbl in ({own}) and op < ?",
-                (position.seq, triggers.REPLANNED),
+                f"where seq > ? and tbl in ({own}) and op <= ?",
+                (position.seq, DELETE),  # not markers, nor the first half of an update
             ).fetchone()
             count += int(found)
         return count
@@ -396,24 +408,7 @@ def _noted(table: str, position: CapturePosition) -> dict[str, str | None]:
     return {table: None if position.row_facts == NEEDS_COPY else position.row_facts}
 
 
-# --- facts about readers, next to those about the log ---------------------------------------------
-
-
-def put_fact(database: sqlite3.Connection, names: CaptureNames, name: str, value: object) -> None:
-    """Store a fact under its name; within a transaction."""
-    database.execute(f"insert or replace into {names.meta} values (?, ?)", (name, value))
-
-
-def facts(
-    database: sqlite3.Connection, names: CaptureNames, prefix: str
-) -> list[tuple[str, object]]:
-    """Return the facts whose names begin with `prefix`, which is left out of their names."""
-    if not triggers.has_table(database, names.companion("meta")):
-        return []
-    return database.execute(
-        f"select substr(name, ?), value from {names.meta} where substr(name, 1, ?) = ?",
-        (len(prefix) + 1, len(prefix), prefix),
-    ).fetchall()
+# --- ephemeral readers that were killed -----------------------------------------------------------
 
 
 def sweep_ephemeral(
@@ -421,7 +416,7 @@ def sweep_ephemeral(
 ) -> None:
     """Remove ephemeral readers whose runs have ended without doing it themselves."""
     ended: dict[str, list[str]] = {}
-    for name, run in facts(database, names, _EPHEMERAL):
+    for name, run in triggers.facts(database, names, _EPHEMERAL):
         if not alive(str(run)):
             reader, _, table = name.removeprefix(triggers.LIBRARY).partition("/")
             ended.setdefault(reader, []).append(table)

@@ -76,7 +76,7 @@ class TableColumns:
     columns: tuple[str, ...]
     declared: tuple[str, ...]
     key: tuple[int, ...] = ()
-    """The indexes of the key's columns, in the order of the key; empty without a declared key."""
+    """The indexes of the key's columns, in the order of the key; the rowid if none is declared."""
 
     @classmethod
     def of(cls, table: str, fingerprint: Sequence[tuple[str, str, int]]) -> TableColumns:
@@ -470,7 +470,7 @@ class RecordFormat:
 
 
 def _key(shape: TableColumns, image: Sequence[object]) -> dict[str, object] | None:
-    """Return the key's columns with their values; None without a declared key."""
+    """Return the key's columns with their values; None if the columns have no key."""
     return {shape.columns[at]: _plain(image[at]) for at in shape.key} or None
 
 

@@ -25,9 +25,16 @@ from datetime import datetime
 
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.capture_log import ReaderRow, reader_rows, row_bytes
-from headrace.capture.sqlite.database import CaptureNames, CapturePosition, reading, writing
+from headrace.capture.sqlite.database import (
+    CaptureNames,
+    CapturePosition,
+    Row,
+    reading,
+    writing,
+)
 from headrace.capture.sqlite.library.leases import lease_texts
 from headrace.capture.sqlite.library.readers import EXPIRED, ReaderCursors
+from headrace.capture.sqlite.trigger_sql import HALF
 from headrace.errors import BadPosition, CaptureExpired, SourceRefused
 
 BYTES = 1 << 30
@@ -57,7 +64,7 @@ class Retention:
         for name, value in asdict(self).items():
             if value is not None and value < 0:
                 raise SourceRefused(
-                    "A limit of the retention is negative",
+                    "A retention limit is negative",
                     limit=name,
                     value=value,
                     remedy="Use 0 or more, or None for no limit.",
@@ -158,8 +165,8 @@ class _Held:
 
 def _held(database: sqlite3.Connection, names: CaptureNames) -> Iterator[_Held]:
     """Yield what is kept for each row of a reader of `Capture`."""
-    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
-    last, size = int(last or 0), row_bytes(database, names)
+    _, last = triggers.log_ends(database, names)
+    size = row_bytes(database, names)
     known: dict[str, Retention] = {}
     for row in reader_rows(database, names):
         if not row.name.startswith(triggers.LIBRARY) or not row.tables:
@@ -226,8 +233,8 @@ def advance_history(
     if not limits.history_seconds:
         return None
     capture = str(triggers.capture_id(database, names))
-    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
-    at = min(read, max(0 if at is None else at, int(first or 0) - 1, 0))
+    first, last = triggers.log_ends(database, names)
+    at = min(read, max(0 if at is None else at, first - 1, 0))
     until = time.time() * 1000 - limits.history_seconds * 1000
     to = at
     for seq, ts in database.execute(
@@ -239,8 +246,7 @@ def advance_history(
         to = seq
     if limits.bytes is not None:
         most = limits.bytes / max(1.0, row_bytes(database, names))
-        (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
-        to = min(read, max(to, int(last or 0) - int(most)))
+        to = min(read, max(to, last - int(most)))
     if to != cursors.history():
         with writing(database):
             cursors.put_history(capture, to)
@@ -249,21 +255,16 @@ def advance_history(
 
 def remove_read(database: sqlite3.Connection, names: CaptureNames) -> int:
     """Remove all rows that no reader needs, in small steps; return how many."""
-    capture = triggers.capture_id(database, names)
+    capture = str(triggers.capture_id(database, names))
     removed = 0
     while True:
         with writing(database):
-            (lowest,) = database.execute(
-                f"select min(cursor) from {names.readers} where capture = ?", (capture,)
-            ).fetchone()
-            (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
-            (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+            lowest = triggers.lowest_cursor(database, capture, names)
             # Without any reader only the newest row has to stay: numbers must not come again.
-            end = last if lowest is None else min(lowest, last)
-            stop = min(end, first + triggers.STEP_ROWS)
-            done = database.execute(f"delete from {names.log} where seq < ?", (stop,))
-            removed += done.rowcount
-        if stop >= end:
+            _, last = triggers.log_ends(database, names)
+            count, more = triggers.remove_rows(database, last if lowest is None else lowest, names)
+            removed += count
+        if not more:
             return removed
         time.sleep(triggers.STEP_SECONDS)
 
@@ -281,12 +282,14 @@ def position_at(
     """
     capture = triggers.capture_id(database, names)
     assert capture is not None
-    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
-    earliest = f"{capture}/{first}"
+    search = _Search(database, names, capture)
+    with reading(database):
+        row = search.earliest()
+    first = CapturePosition.of(capture, row)
     if wanted == "earliest":
-        return _position(database, names, capture, int(first))
+        return first
     if isinstance(wanted, datetime):
-        return _at_time(database, names, capture, wanted)
+        return search.by_time(wanted, first, int(str(row[1])))
     epoch, _, number = wanted.partition("/")
     if not number.isascii() or not number.isdigit():
         raise BadPosition(
@@ -294,59 +297,100 @@ def position_at(
             text=wanted,
             remedy="Use record.position, `epoch/number`, or earliest.",
         )
-    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
-    if epoch != capture or int(number) < first:
-        raise CaptureExpired(
-            "The capture log does not reach back to this position",
-            position=wanted,
-            earliest=earliest,
-        )
-    if int(number) > last:
+    _, last = triggers.log_ends(database, names)
+    if epoch == capture and int(number) > last:
         raise BadPosition(
-            "The capture log has not come to this position yet",
+            "The position is after the end of the capture log",
             text=wanted,
             remedy=f"Use a position up to {capture}/{last}.",
         )
-    return _position(database, names, capture, int(number))
-
-
-def _position(
-    database: sqlite3.Connection, names: CaptureNames, capture: str, seq: int
-) -> CapturePosition:
-    row = database.execute(
-        f"select seq, ts, tbl, op from {names.log} where seq = ?", (seq,)
-    ).fetchone()
-    return CapturePosition.of(capture, row)
-
-
-def _at_time(
-    database: sqlite3.Connection, names: CaptureNames, capture: str, wanted: datetime
-) -> CapturePosition:
-    """Return the last row before the first one with this time or a later one."""
-    if wanted.tzinfo is None:
-        raise BadPosition(
-            "The time has no time zone",
-            text=wanted.isoformat(),
-            remedy="Use a time with an offset, such as 2026-11-19T12:00:00Z.",
-        )
-    ms = wanted.timestamp() * 1000
-    first, ts = database.execute(f"select seq, ts from {names.log} order by seq limit 1").fetchone()
-    if ts > ms:
+    found = None
+    if epoch == capture:
+        with reading(database):
+            found = search.at_or_before(int(number))
+    if found is None:
         raise CaptureExpired(
-            "The capture log does not reach back to this time",
-            time=wanted.isoformat(),
-            earliest=f"{capture}/{first}",
+            "The capture log does not reach back to this position",
+            position=wanted,
+            earliest=f"{capture}/{first.seq}",
         )
-    before = first
-    while True:
+    return found
+
+
+class _Search:
+    """
+    Finds rows after which reading can begin.
+
+    It cannot begin between the two rows of a wide update, nor within a statement that changed a
+    tangled table: its rows are put in order together. All rows of a statement have the same time.
+    """
+
+    def __init__(self, database: sqlite3.Connection, names: CaptureNames, capture: str) -> None:
+        self._database = database
+        self._names = names
+        self._capture = capture
+        every = triggers.plans(database, names)
+        self._tangled = ", ".join(str(plan.id) for plan in every.values() if plan.tangled)
+
+    def earliest(self) -> Row:
+        """Return the first row of the log, or the end of what cannot be divided there."""
+        row = self._row("order by seq")
+        together = self._together(row)
+        return row if together is None else self._row("where seq = ?", together[1])
+
+    def at_or_before(self, seq: int) -> CapturePosition | None:
+        """Return this row, or the last one before what cannot be divided there; None: removed."""
+        row = self._row("where seq = ?", seq)
+        if row and (together := self._together(row)) is not None:
+            row = self._row("where seq = ?", together[0] - 1)
+        return CapturePosition.of(self._capture, row) if row else None
+
+    def by_time(self, wanted: datetime, first: CapturePosition, ts: int) -> CapturePosition:
+        """Return the last row before the first one with this time or a later one."""
+        if wanted.tzinfo is None:
+            raise BadPosition(
+                "The time has no time zone",
+                text=wanted.isoformat(),
+                remedy="Use a time with an offset, such as 2026-11-19T12:00:00Z.",
+            )
+        ms = wanted.timestamp() * 1000
+        before = first.seq
+        if ts > ms:
+            raise CaptureExpired(
+                "The capture log does not reach back to this time",
+                time=wanted.isoformat(),
+                earliest=f"{self._capture}/{before}",
+            )
         # From row to row: the clock may have been set back.
-        rows = database.execute(
-            f"select seq, ts from {names.log} where seq > ? order by seq limit ?",
-            (before, SEARCH_ROWS),
-        ).fetchall()
-        for seq, ts in rows:
-            if ts >= ms:
-                return _position(database, names, capture, before)
-            before = seq
-        if len(rows) < SEARCH_ROWS:
-            return _position(database, names, capture, before)
+        while True:
+            rows = self._database.execute(
+                f"select seq, ts from {self._names.log} where seq > ? order by seq limit ?",
+                (before, SEARCH_ROWS),
+            ).fetchall()
+            for seq, ts in rows:
+                if ts >= ms:
+                    return self.at_or_before(before) or first
+                before = seq
+            if len(rows) < SEARCH_ROWS:
+                return self.at_or_before(before) or first
+
+    def _row(self, where: str, *values: object) -> Row:
+        """Return the first such row as seq, ts, tbl and op; () if there is none."""
+        query = f"select seq, ts, tbl, op from {self._names.log} {where} limit 1"
+        return self._database.execute(query, values).fetchone() or ()
+
+    def _together(self, row: Row) -> tuple[int, int] | None:
+        """Return the first and the last row of what would be divided after `row`, if anything."""
+        seq, ts, _, op = row
+        after = self._row("where seq > ? order by seq", seq)
+        if not after or after[1] != ts:
+            return None
+        if self._tangled:
+            before = self._row("where seq < ? and ts is not ? order by seq desc", seq, ts)
+            beyond = self._row("where seq > ? and ts is not ? order by seq", seq, ts)
+            first = int(str(before[0])) + 1 if before else 0
+            _, end = triggers.log_ends(self._database, self._names)
+            last = int(str(beyond[0])) - 1 if beyond else end
+            if self._row(f"where seq between ? and ? and tbl in ({self._tangled})", first, last):
+                return first, last
+        return (int(str(seq)), int(str(after[0]))) if op == HALF else None

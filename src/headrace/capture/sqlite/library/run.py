@@ -31,7 +31,7 @@ from typing import Literal, TypeVar
 
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.capture_log import CaptureLog, compare, end_of
-from headrace.capture.sqlite.copy import Pages
+from headrace.capture.sqlite.copy import Pages, has_order
 from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
     CaptureNames,
@@ -396,7 +396,9 @@ class CaptureRun:
     def _is_copied(self, table: str, position: CapturePosition) -> bool:
         """Whether an earlier run has delivered all rows, and changes follow without a gap."""
         points = self._patient(self._cursors.copy_points)
-        if table not in points or points[table].key or position.row_facts == NEEDS_COPY:
+        if table not in points or points[table].key:
+            return False
+        if position.row_facts in (NEEDS_COPY, EXPIRED):
             return False
         return not self._patient(
             lambda: triggers.amiss(self._database, [inspect(self._database, table)], self._names)
@@ -492,7 +494,7 @@ class CaptureRun:
 
     def _follow(self, positions: Mapping[str, CapturePosition], *, copies: bool) -> None:
         while not self._closing():
-            if all(position.capture != EXPIRED for position in positions.values()):
+            if all(position.row_facts != EXPIRED for position in positions.values()):
                 try:
                     self._follow_from(positions, copies=copies)
                 except ReaderExpired:
@@ -502,7 +504,7 @@ class CaptureRun:
             expired = [
                 table
                 for table, position in self._patient(self._known_positions).items()
-                if position.capture == EXPIRED and table in positions
+                if position.row_facts == EXPIRED and table in positions
             ]
             if not copies and self._settings.on_expired == "fail":
                 raise _expired_error(self._settings.reader, expired)
@@ -882,11 +884,12 @@ def key_to_resume(table: SourceTable, batch: CaptureBatch) -> Sequence[object] |
     """
     Return the key of a batch's last row; None if a copy cannot be continued after it.
 
-    Rows with a null in their key come first, and have an order of their own. A table without a
-    declared key has nothing that lasts: VACUUM may renumber its rows (R43).
+    Rows with a null in their key come first, and have an order of their own. So have rows whose
+    key has a collation that only the application has. If VACUUM renumbers the rows of a table
+    without a declared key, it gets another plan, and begins again (R43).
     """
     rows = batch.rows.rows
-    if not rows or not table.key:
+    if not rows or not has_order(table):
         return None
     names = [column.name for column in table.columns]
     key = [rows[-1][names.index(name)] for name in table.key]
@@ -895,7 +898,7 @@ def key_to_resume(table: SourceTable, batch: CaptureBatch) -> Sequence[object] |
 
 def _expired_error(reader: str, tables: Sequence[str]) -> CaptureExpired:
     return CaptureExpired(
-        "There were more unread changes, or older ones, than may be kept for this reader",
+        "This reader had more unread changes, or older ones, than may be kept for it",
         reader=reader,
         tables=", ".join(tables),
     )

@@ -247,7 +247,7 @@ def latency(folder: Path, *, seconds: float, rounds: int) -> list[Result]:
 
 
 def _beats(path: Path, count: int) -> list[float]:
-    """Write so many rows, and return how late each came in milliseconds, sorted."""
+    """Write this number of rows, and return how late each came in milliseconds, sorted."""
     Capture(path, ["beats"], print).setup()
     late: list[float] = []
 
@@ -325,7 +325,7 @@ class Paid:
             )
 
     def bulk(self, event: str, rows: int) -> float:
-        """Write so many rows, a thousand to a transaction; return the CPU us of each."""
+        """Write this number of rows, a thousand to a transaction; return the CPU us of each."""
         made = [_row(number, self._last) for number in range(rows)]
 
         def work() -> None:
@@ -341,7 +341,7 @@ class Paid:
         return Timed(work).cpu / rows * 1e6
 
     def single(self, event: str, rows: int) -> float:
-        """Write so many rows, each in its own transaction; return the CPU us of each."""
+        """Write this number of rows, each in its own transaction; return the CPU us of each."""
         made = [_row(number, self._last) for number in range(rows)]
 
         def work() -> None:
@@ -354,7 +354,7 @@ class Paid:
         return Timed(work).cpu / rows * 1e6
 
     def growth(self, rows: int) -> float:
-        """Update so many rows, and return by how many bytes the file grew for each."""
+        """Update this number of rows, and return by how many bytes the file grew for each."""
         self.bulk("insert", rows)
         before = self._pages()
         self.bulk("update", rows)

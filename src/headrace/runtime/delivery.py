@@ -535,7 +535,7 @@ class Delivery:
         return []
 
     def _limit_refused(self, error: RowsRefused, count: int) -> None:
-        """Raise if the pipeline does not allow so many refused rows in one batch or baseline."""
+        """Raise if these are too many refused rows for one batch or baseline."""
         most = self._pipeline.most_failures
         if not most:
             first = error.rows[0]

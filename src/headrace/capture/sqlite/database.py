@@ -438,7 +438,7 @@ class CaptureNames:
 
     @property
     def rowids(self) -> str:
-        """The table that shows whether VACUUM has numbered rows anew."""
+        """The table that shows whether VACUUM has renumbered rows."""
         return _sql(self.companion("rowids"))
 
     @property

@@ -413,7 +413,7 @@ _SPARSE = 1 << 40
 
 
 def _keeps_rowids(database: sqlite3.Connection, plan: int, names: CaptureNames) -> bool:
-    """Whether VACUUM has numbered no rows anew since a plan was created."""
+    """Whether VACUUM has renumbered no rows since a plan was created."""
     return (
         has_table(database, names.companion("rowids"))
         and database.execute(

@@ -136,7 +136,7 @@ class ReaderCursors:
         """
         Do the work of `register`, within a transaction of the caller.
 
-        With `run`, the reader is ephemeral: whoever finds that this run has ended may remove it.
+        With `run`, the reader is ephemeral: any process that finds this run ended removes it.
         """
         database, names = self._database, self._names
         capture = triggers.capture_id(database, names)

@@ -241,7 +241,7 @@ class TableCopy:
     """Whether an earlier run has delivered BOOTSTRAP and the first rows."""
 
     finished: bool = False
-    """Set by whoever reads the rows, once the last one was read."""
+    """Set by the reader of the rows, once the last one was read."""
 
     end: str | None = None
 

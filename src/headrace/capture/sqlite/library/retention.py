@@ -7,8 +7,9 @@ rows are removed when the others have read them, and the reader has to copy its 
 it does when it comes back is its own policy: by default `cdc` raises `CaptureExpired`, because all
 rows again are more than its handler may expect.
 
-Whoever works with the file applies the limits of all readers: a run every few seconds, except to
-its own tables, which it is reading; `setup`; and `prune`, for times at which no reader runs.
+A process that works with the file applies the limits of all readers: a run every few seconds,
+except to its own tables, which it is reading; `setup`; and `prune`, for times at which no reader
+runs.
 
 A history can be kept as well, for readers that go back. It is a cursor of its own that stays some
 time after what was read, and gives way where it would be above the limit.

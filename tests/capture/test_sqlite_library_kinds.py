@@ -472,7 +472,9 @@ def test_changes_of_format_1_have_keys_for_envelopes_and_dead_letters(
     run = Running(capture, "cdc", heard)
     heard.count(4)
     app.execute("update t set v = 3")
-    heard.until(lambda all: len(all) == 5 or len(capture.dead_records()) == 3)
+    # The handler is not called for a change behind a dead letter, but for the row after it.
+    app.execute("insert into t values (2, 0)")
+    heard.until(lambda all: (all[-1].after or {}).get("id") == 2)
     capture.close()
     run.join()
     lines = [json.loads(each.batch.json_lines(envelope=True)) for each in capture.dead_records()]

@@ -120,11 +120,18 @@ def test_it_works_in_either_journal_mode_and_changes_none(
     assert app.execute("pragma journal_mode").fetchone() == (mode,)
 
 
+def _store_and_prune_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With its pauses, a writer that never rests can keep both from their turn for seconds.
+    for name in ("OTHERS_SECONDS", "LATER_SECONDS", "STORE_SECONDS"):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+
+
 def test_what_was_acknowledged_is_removed_and_the_last_row_stays(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    _store_and_prune_at_once(monkeypatch)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(2000)])
     with running(path, ["t"], batch_size=100) as heard:
         heard.count(2000)
@@ -139,9 +146,7 @@ def test_what_was_acknowledged_is_removed_and_the_last_row_stays(
 def test_a_reader_that_only_sees_other_tables_holds_nothing_back(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OTHERS_SECONDS", 0)
-    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    _store_and_prune_at_once(monkeypatch)
     app.execute("create table u (id integer primary key, v)")
     Capture(path, ["u"], print, reader="two").setup()
     with running(path, ["t"]), running(path, ["u"], reader="two") as two:

@@ -99,6 +99,7 @@ def pipeline_fields(
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
+        "releases": pipeline.releases,
         "opening_seconds": _rounded(pipeline.opening_seconds),
         "applying": None
         if pipeline.applying is None

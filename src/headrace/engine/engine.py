@@ -91,8 +91,8 @@ class Engine:
     `records` lists sources and tables to record even if no pipeline uses them. Without any
     pipeline, Spark is not started. `log` sets the retention of the change logs:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
-    `30s`. `retry` says how failed pipelines are tried again, and `reconnect` lost sources:
-    `headrace.Retries(max_attempts=10)`.
+    `30s`. `retry` says how failed pipelines are tried again, unless they have their own, and
+    `reconnect` lost sources, all or by name: `headrace.Retries(max_attempts=10)`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Engine:
         on_step: Callable[[str], None] | None = None,
         shutdown_timeout: str | float = 30.0,
         retry: Retries | None = None,
-        reconnect: Retries | None = None,
+        reconnect: Retries | Mapping[str, Retries] | None = None,
     ) -> None:
         taken = [(source, tuple(tables)) for source, tables in records]
         sources, names, self._misnamed = named(pipelines, [source for source, _ in taken])
@@ -124,9 +124,11 @@ class Engine:
             on_step=on_step or (lambda text: None),
             shutdown_timeout=_seconds(shutdown_timeout),
             retry=retry or ENDLESS,
-            reconnect=reconnect or ENDLESS,
+            reconnect=reconnect if isinstance(reconnect, Retries) else ENDLESS,
         )
         self._state = EngineState(options, list(pipelines), names, sources, taken)
+        if reconnect is not None and not isinstance(reconnect, Retries):
+            self._state.reconnects.update(_known(reconnect, sources))
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -431,6 +433,7 @@ class Engine:
         add: Sequence[Pipeline] = (),
         drop: Sequence[str] = (),
         sources: Sequence[Recordable] = (),
+        reconnect: Mapping[str, Retries] | None = None,
     ) -> None:
         """
         Add and drop pipelines; all others continue unchanged.
@@ -438,11 +441,12 @@ class Engine:
         To replace a pipeline, put it into both lists, under its name. A pipeline that is
         stored but does not run can also be dropped. Each of `sources`, and the source of an
         added pipeline, replaces the source of the same name; other pipelines of that source
-        continue. Raises `InvalidConfiguration` with every error, and then nothing has changed.
-        A later error, such as a target that cannot be closed, is raised at the end. A target
-        that cannot be opened puts its pipeline in error, and is tried again, as at a start.
+        continue. `reconnect` replaces how sources are tried again, by name.
+        Raises `InvalidConfiguration` with every error, and then nothing has changed. A later
+        error, such as a target that cannot be closed, is raised at the end. A target that cannot
+        be opened puts its pipeline in error, and is tried again, as at a start.
         """
-        change_pipelines(self._state, add, drop, sources)
+        change_pipelines(self._state, add, drop, sources, reconnect or {})
 
     def replay(
         self,
@@ -558,6 +562,16 @@ def _seconds(given: str | float) -> float:
     if found <= 0:
         raise WrongValue("shutdown_timeout must be greater than 0", given=given)
     return found
+
+
+def _known(
+    reconnect: Mapping[str, Retries], sources: Mapping[str, object]
+) -> Mapping[str, Retries]:
+    if unknown := [name for name in reconnect if name not in sources]:
+        raise WrongValue(
+            "reconnect names a source that the engine does not have", source=unknown[0]
+        )
+    return reconnect
 
 
 _PARTS = {

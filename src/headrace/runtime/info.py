@@ -289,6 +289,9 @@ class PipelineInfo:
     spark_down_seconds: float | None = None
     """For how long Spark has been dead, or has not answered; None if it runs."""
 
+    releases: int = 0
+    """How often it was released from its source since the engine started."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:

@@ -189,6 +189,9 @@ a reply after 5 s; and what is committed at an unimpaired source is in the log a
 _LATE_SECONDS = 2.0
 """After this time a report of the lag, which comes every second, is late."""
 
+_LAGS_SECONDS = 1.0
+"""Between two comparisons of the lags of pipelines with their limits."""
+
 _NOTICES_KEPT = 100
 _NOTICE_SECONDS = 60.0
 """How many are kept at least, and how long all: hundreds of tables may be copied again at once."""
@@ -216,6 +219,10 @@ class WalGuard(Protocol):
 
     def look(self, room: Room) -> None:
         """Check a new measurement; called on the recorder's reader thread, never raises."""
+        ...
+
+    def look_at_lags(self) -> None:
+        """Compare the lag of each pipeline with its limit; called once a second."""
         ...
 
 
@@ -298,6 +305,8 @@ class SourceRun:
         """Prevents the source from dropping our position; None while no pipeline runs."""
         self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
+        self._lags_at = clock()
+        """When the lags of pipelines are compared with their limits again."""
         self._room: Room | None = None
         self.tight = False
         """Whether a notice said that the source runs out of room; for the guard, which changes."""
@@ -584,8 +593,12 @@ class SourceRun:
             self._confirm(report)
         if (retention := self.retention) is not None and now >= retention.look_at:
             retention.look()
-        if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
-            guard.look(report.room)
+        if (guard := self.guard) is not None:
+            if isinstance(report, LagReport) and report.room:
+                guard.look(report.room)
+            if now >= self._lags_at:
+                self._lags_at = now + _LAGS_SECONDS
+                guard.look_at_lags()
         self._on_change()
 
     def note(self, problem: HeadraceError) -> None:

@@ -57,6 +57,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
         state.notify,
         time.time,
         measures_lag=source.traits.measures_lag,
+        ordering=source.traits.ordering,
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)

@@ -392,6 +392,36 @@ class Engine:
         state.readiness.wait_for(lambda: done() or hopeless() or not state.running, timeout)
         return done()
 
+    def reload_all(
+        self, source: str | None = None, *, timeout: float | None = 0
+    ) -> Mapping[tuple[str, str], bool]:
+        """
+        Reload all tables of a source, or of all sources, that pipelines load.
+
+        Returns for each source and table whether that is done; waits as `reload` does, until all
+        are done, or those that are not cannot be helped by waiting.
+        """
+        state = self._state
+        drivers, runs = state.running_drivers(), state.runs_of(None, source)
+        loads = [run for run in runs if run.pipeline.mode != "changes"]
+        tables = sorted({(run.source, table) for run in loads for table in run.tables})
+        if not tables:
+            raise UnknownTable("No pipeline loads tables", source=source or "any")
+        asked = {
+            (of, table): _ask_reload(
+                table, [run for run in runs if run.source == of], state.recordings[of], drivers
+            )
+            for of, table in tables
+        }
+
+        def over() -> bool:
+            return not state.running or all(
+                done() or hopeless() for done, hopeless in asked.values()
+            )
+
+        state.readiness.wait_for(over, timeout)
+        return {each: done() for each, (done, _) in asked.items()}
+
     def reset_source(
         self, source: str, drop_publication: bool = False, *, timeout: float | None = 0
     ) -> bool:

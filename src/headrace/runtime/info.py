@@ -381,6 +381,21 @@ class SourceInfo:
     reconnecting, resetting, failed or closed.
     """
 
+    phase: str
+    """
+    Its state in one of seven words that all sources have in common (`SourceState`): connecting,
+    connected, streaming, reconnecting, paused, error or closed. `state` says more exactly which.
+    """
+
+    since: float
+    """Since when it is in this phase, in seconds since 1970."""
+
+    ordering: str
+    """The order of its changes: `total`, or `per_partition`."""
+
+    source_position: str | None
+    """The end of the log as the source's own text, such as an LSN; None for an empty log."""
+
     captured: int
     """Changes in the log since the engine started."""
 

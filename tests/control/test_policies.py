@@ -137,7 +137,7 @@ def state_of_source(engine: Engine) -> str:
 
 
 def test_retries_of_a_source_that_the_engine_does_not_have_are_refused(market: Market) -> None:
-    with pytest.raises(WrongValue, match="does not have"):
+    with pytest.raises(WrongValue, match="which reconnect names"):
         market_engine(market, Failing(), market.pipeline(memory()), reconnect={"other": Retries()})
 
 

@@ -599,7 +599,7 @@ def _known(
 ) -> Mapping[str, Retries]:
     if unknown := [name for name in reconnect if name not in sources]:
         raise WrongValue(
-            "reconnect names a source that the engine does not have", source=unknown[0]
+            "The engine does not have this source, which reconnect names", source=unknown[0]
         )
     return reconnect
 

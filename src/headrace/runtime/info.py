@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.runtime.source_state import SourceState
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:
@@ -381,10 +382,10 @@ class SourceInfo:
     reconnecting, resetting, failed or closed.
     """
 
-    phase: str
+    phase: SourceState
     """
-    Its state in one of seven words that all sources have in common (`SourceState`): connecting,
-    connected, streaming, reconnecting, paused, error or closed. `state` says more exactly which.
+    Its state in one of seven words that all sources have in common: connecting, connected,
+    streaming, reconnecting, paused, error or closed. `state` says more exactly which.
     """
 
     since: float

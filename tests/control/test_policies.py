@@ -196,6 +196,28 @@ def test_a_failure_stops_the_pipelines_that_its_policy_names_and_they_resume(
         assert await_seen(lambda: (beside.count(), elsewhere.count()) == (12, 1))
 
 
+@pytest.mark.meets("ENG-46")
+def test_a_policy_stops_its_pipelines_at_once_not_with_their_next_batch(market: Market) -> None:
+    other = MemorySource("other")
+    other.set_schema("items", {"id": "int64"}, key=["id"])
+    policies: list[OnFailure] = ["isolate", "stop_source", "stop_all"]
+    pipelines = [market.pipeline(memory(), name=each, on_failure=each) for each in policies]
+    elsewhere = Pipeline(other, "items", memory(), name="elsewhere")
+    with market_engine(market, Failing(), *pipelines, elsewhere) as engine:
+        assert engine.await_ready(PATIENCE)
+        stopped = {}
+        for policy in policies:
+            engine._state.stop_others(policy, JobFailed("No executors"))
+            states = {info.name: info.state for info in engine.pipelines()}
+            stopped[policy] = {name for name, state in states.items() if state == "failed"}
+            engine.resume()
+        assert stopped == {
+            "isolate": set(),
+            "stop_source": {"isolate", "stop_all"},
+            "stop_all": {"isolate", "stop_source", "elsewhere"},
+        }
+
+
 def test_a_pipeline_that_is_stopped_with_another_does_not_stop_more(market: Market) -> None:
     runner = Failing()
     other = MemorySource("other")

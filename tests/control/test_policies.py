@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.capture.messages import Retries
-from headrace.changelog.position import Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.config.schema import Plain, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.apply_config import apply, planned
@@ -28,6 +30,7 @@ from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import LagLimit, OnFailure, Pipeline
 from headrace.pipeline.result import JobResult
 from headrace.runtime.pipeline_run import IDLE
+from headrace.runtime.wal_pressure import LagWatch
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch
 from headrace.testing import MemorySource
@@ -35,6 +38,7 @@ from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
+from tests.support.tiers import examples
 
 PAUSES = (0.01, 0.02)
 
@@ -375,6 +379,33 @@ def test_what_a_pipeline_lags_behind_when_it_begins_may_be_caught_up_first() -> 
     found = run.lag_excess()
     assert found is not None
     assert found.limit == 2, "once it has caught up, the limit itself counts"
+
+
+class Waiting:
+    """A log in which so many changes wait."""
+
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
+
+    def waiting_after(self, table: str, position: Position) -> tuple[int, int]:
+        return self.changes, 0
+
+
+@pytest.mark.meets("R29")
+@examples(200)
+@given(st.integers(1, 5), st.lists(st.integers(0, 20), min_size=1, max_size=30))
+def test_a_lag_exceeds_its_limit_unless_it_is_still_caught_up(limit: int, lags: list[int]) -> None:
+    watch = LagWatch(LagLimit(max_changes=limit, policy="error"))
+    log = Waiting(lags[0])
+    watch.begin(log, [("orders", ORIGIN)], 0.0)  # type: ignore[arg-type]
+    caught_up = False
+    for number, lag in enumerate(lags):
+        log.changes = lag
+        found = watch.excess(log, [("orders", ORIGIN)], 0.0)  # type: ignore[arg-type]
+        caught_up = caught_up or lag <= limit
+        lowest = 0 if caught_up else min(lags[: number + 1])
+        assert (found is not None) == (lag > lowest + limit)
+        assert found is None or (found.lag, found.limit) == (lag, lowest + limit)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.engine.replay import Replayed, ReplayProgress
     from headrace.errors import HeadraceError, RowRefused
     from headrace.lake.target import table
-    from headrace.pipeline.definition import DeadLetters, Pipeline
+    from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
     from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
         derive,
@@ -65,6 +65,7 @@ __all__ = [
     "Engine",
     "FrameBatch",
     "HeadraceError",
+    "LagLimit",
     "LogInfo",
     "Pipeline",
     "PipelineInfo",
@@ -106,6 +107,7 @@ _MODULES = {
     "Engine": "headrace.engine.engine",
     "FrameBatch": "headrace.targets.target",
     "HeadraceError": "headrace.errors",
+    "LagLimit": "headrace.pipeline.definition",
     "LogInfo": "headrace.runtime.info",
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.runtime.info",

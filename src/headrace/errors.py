@@ -72,7 +72,10 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
-    - SetAside                 the pipeline was released: its source had no more room for it
+    - SetAside                 the pipeline was released: its source had no more room for it,
+                               or it lagged behind by more than its limit
+    - LagExceeded              the pipeline lags behind by more than its limit
+    - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
@@ -137,6 +140,7 @@ __all__ = [
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
+    "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
     "Locked",
@@ -180,6 +184,7 @@ __all__ = [
     "SparkFailed",
     "SparkGone",
     "StillRunning",
+    "StoppedWithAnother",
     "StorageError",
     "StorageFull",
     "TableError",
@@ -761,8 +766,8 @@ class ChangesMissing(ControlError):
 
 class SetAside(ControlError):
     """
-    The source had no more room for the changes that a pipeline had not read, so the pipeline
-    was released and needs a new baseline.
+    The source had no more room for the changes that a pipeline had not read, or the pipeline
+    lagged behind by more than its limit, so it was released and needs a new baseline.
     """
 
     code = "control.set_aside"
@@ -770,6 +775,26 @@ class SetAside(ControlError):
         "Fix what stopped the pipeline, and resume it. Its tables are then copied again. To let"
         " pipelines pause for longer, raise max_slot_wal_keep_size on the server, or wal_budget or"
         " capture_budget of the source."
+    )
+
+
+class LagExceeded(ControlError):
+    """A pipeline lags behind the change log by more than its limit, and the policy is `error`."""
+
+    code = "control.lag_exceeded"
+    remedy = (
+        "Find out why the pipeline is slow or stopped, and resume it: headrace resume PIPELINE. It"
+        " then may catch up first. If its lag is normal, raise the limit in its section lag."
+    )
+
+
+class StoppedWithAnother(ControlError):
+    """Another pipeline failed, and its `on_failure` stops this one, too."""
+
+    code = "control.stopped_with_another"
+    remedy = (
+        "Do what the error of the failed pipeline says, and resume all of them: headrace resume"
+        " --source SOURCE, or headrace resume --all."
     )
 
 

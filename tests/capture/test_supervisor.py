@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace.capture import process
 from headrace.capture.messages import (
+    ENDLESS,
     BaselineProgress,
     Failed,
     Flushed,
     FlushNow,
     Report,
+    Retries,
     Started,
     StateReport,
     TakeBaseline,
@@ -86,6 +89,7 @@ def started(
     *,
     spec: SourceSpec | None = None,
     term: int = 1,
+    reconnect: Retries = ENDLESS,
 ) -> RunningRecorder:
     """Start to record the table `t` of a source."""
     return start_recorder(
@@ -97,6 +101,7 @@ def started(
         term=term,
         on_report=heard,
         how=how,
+        reconnect=reconnect,
     )
 
 
@@ -248,6 +253,24 @@ def test_a_database_of_another_place_is_refused_untouched(
     assert codes == ["capture.other_database"]
     assert connection.execute("select count(*) from sqlite_master").fetchone() == (1,)
     connection.close()
+
+
+@pytest.mark.process
+@pytest.mark.meets("TYP-13", "ACC-14")
+def test_recorders_that_exit_again_and_again_are_an_end_once_retries_are_exhausted(
+    tmp_path: Path, path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_environment", lambda: {"PYTHONPATH": str(tmp_path)})
+    (tmp_path / "headrace").mkdir()
+    (tmp_path / "headrace" / "__init__.py").write_text("raise SystemExit(7)")
+    recorder = started(tmp_path, sqlite(path), heard, reconnect=Retries(2))
+    heard.wait(lambda report: isinstance(report, Failed))
+    (failed,) = [report for report in heard.reports if isinstance(report, Failed)]
+    assert failed.stops
+    assert failed.facts == {"times": "2", "exit_code": "7"}
+    assert recorder.restarts == 1
+    recorder.stop()
+    assert not recorder.alive
 
 
 @pytest.mark.process

@@ -220,9 +220,12 @@ def test_whatever_happens_around_it_the_target_ends_exact(seed: int) -> None:
     pipeline = Pipeline(world.source, target=target, tables=["orders", "items"], name="orders")
     run = world.run(pipeline)
     for number in range(60):
-        match dice.randrange(8):
+        match dice.randrange(9):
             case 0:
-                run.release_source()
+                lagged = {"measure": "changes", "lag": 9, "limit": 3}
+                run.release_source(**dice.choice([{}, lagged]))
+            case 8:
+                run.halt(TargetError("Another pipeline failed"))
             case 1:
                 run.pause()
             case 2:

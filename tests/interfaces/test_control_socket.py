@@ -453,7 +453,26 @@ def test_a_source_that_is_gone_is_not_green(shop: Shop) -> None:
 def test_a_reload_is_asked_for_and_waited_for(control: Control, engine: Engine) -> None:
     before = engine.pipelines()[0].tables[0].baseline
     answer = control.call("Reload", pipeline="orders", wait_seconds=patience())
-    assert answer["tables"] == [{"table": "orders", "done": True}]
+    assert answer["tables"] == [{"source": "shop", "table": "orders", "done": True}]
     assert engine.pipelines()[0].tables[0].baseline > before
     with pytest.raises(UnknownPipeline, match="has no table"):
         control.call("Reload", pipeline="orders", table="other")
+
+
+@pytest.mark.meets("ENG-52")
+@pytest.mark.parametrize("chosen", [{}, {"source": "shop"}, {"source": "shop", "table": "orders"}])
+def test_all_tables_are_reloaded_or_those_of_a_source(
+    control: Control, engine: Engine, chosen: dict[str, Any]
+) -> None:
+    before = engine.pipelines()[0].tables[0].baseline
+    answer = control.call("Reload", **chosen, wait_seconds=patience())
+    assert answer["tables"] == [{"source": "shop", "table": "orders", "done": True}]
+    (pipeline,) = answer["pipelines"]
+    assert (pipeline["name"], pipeline["ready"]) == ("orders", True)
+    assert engine.pipelines()[0].tables[0].baseline > before
+    with pytest.raises(UnknownPipeline, match="no source"):
+        control.call("Reload", source="other")
+    with pytest.raises(BadRequest, match="one pipeline or one source"):
+        control.call("Reload", source="shop", pipeline="orders")
+    with pytest.raises(BadRequest, match="source of the table"):
+        control.call("Reload", table="orders")

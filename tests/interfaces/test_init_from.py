@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.capture.messages import Retries
 from headrace.cli.import_laredo import Conversion, converted
 from headrace.cli.init import PlaceholderEnvironment, entry
 from headrace.cli.main import exit_code
 from headrace.config.hocon import parse
 from headrace.engine.from_config import configured
+from headrace.pipeline.definition import LagLimit
 
 SECRET = "hunter2-4711"
 
@@ -106,13 +108,10 @@ def test_what_has_a_counterpart_is_carried_over(made: Conversion) -> None:
     "left",
     [
         "sources.pg_main.slot_name",
-        "sources.pg_main.reconnect.max_attempts",
         "sources.lake",
-        "tables[0].targets[0].error_handling.max_retries",
         "tables[0].targets[0].buffer.max_size",
         "tables[0].targets[1]",
         "tables[0].ttl.mode",
-        "tables[1].targets[0].error_handling.on_persistent_failure",
         "tables[1].targets[1]",
         "tables[2].targets[0]",
         "grpc.port",
@@ -125,6 +124,79 @@ def test_what_has_no_counterpart_is_named_in_a_comment(made: Conversion, left: s
     (note,) = [note for note in made.notes if note.startswith((f"{left} ", f"{left}:"))]
     assert note in comments
     assert "(their.conf:" in note
+
+
+def policies(source: str = "", target: str = "") -> Conversion:
+    """Return the conversion of a configuration with these settings."""
+    return converted(
+        f"""
+        sources.pg {{ type = pg, connection = "postgres://me@db/shop", {source} }}
+        tables = [
+          {{ source = pg, table = orders, targets = [{{ type = indexed-memory, {target} }}] }}
+        ]
+        """,
+        "their.conf",
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("buffer { max_size = 100, policy = drop_oldest }", LagLimit(None, 100, None, "release")),
+        ("buffer { policy = drop_oldest }", LagLimit(None, 10_000, None, "release")),
+        ("buffer { max_size = 100, policy = error }", LagLimit(None, 100, None, "error")),
+        ("buffer { policy = block }", LagLimit()),
+    ],
+)
+def test_a_buffer_policy_becomes_a_lag_limit(target: str, expected: LagLimit) -> None:
+    made = policies(target=target)
+    (pipeline,) = configured(parse(made.text, "headrace.conf")).build().pipelines
+    assert pipeline.lag == expected
+    assert not any("buffer" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("policy", ["isolate", "stop_source", "stop_all"])
+def test_an_error_policy_and_retries_are_carried_over(policy: str) -> None:
+    handling = f"max_retries = 5, on_persistent_failure = {policy}, retry_backoff_ms = 200"
+    made = policies(
+        "reconnect { max_attempts = 7, initial_backoff = 1s, max_backoff = 1m,"
+        " backoff_multiplier = 2.0 }",
+        f"error_handling {{ {handling}, retry_max_ms = 9000 }}",
+    )
+    found = configured(parse(made.text, "headrace.conf"))
+    (pipeline,) = found.build().pipelines
+    assert pipeline.on_failure == policy
+    assert (pipeline.on_error == "stop") == (policy != "isolate")
+    assert pipeline.retry == Retries(6, 0.2, 9.0)
+    assert found.reconnects() == {"pg": Retries(7, 1.0, 60.0)}
+    assert not any("retr" in note or "reconnect" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "left"),
+    [
+        ("reconnect { max_attempts = -1 }", "", "sources.pg.reconnect.max_attempts"),
+        ("reconnect { max_backoff = soon }", "", "sources.pg.reconnect.max_backoff"),
+        ("reconnect { backoff_multiplier = 3 }", "", "sources.pg.reconnect.backoff_multiplier"),
+        (
+            "",
+            "error_handling.max_retries = many",
+            "tables[0].targets[0].error_handling.max_retries",
+        ),
+        ("", "buffer.policy = other", "tables[0].targets[0].buffer.policy"),
+        (
+            "",
+            "error_handling.on_persistent_failure = other",
+            "tables[0].targets[0].error_handling.on_persistent_failure",
+        ),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_named_and_left_out(
+    source: str, target: str, left: str
+) -> None:
+    made = policies(source, target)
+    assert [note for note in made.notes if note.startswith((f"{left} ", f"{left}:"))] != []
+    configured(parse(made.text, "headrace.conf")).build()
 
 
 def test_a_variable_stays_a_variable(made: Conversion) -> None:

@@ -101,7 +101,7 @@ def test_without_an_engine_every_verb_says_what_to_type(
 def test_status_is_the_table_of_the_manual(
     here: AtWork, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head, row, last = told(capsys, "status").splitlines()
+    head, row, *sources, last = told(capsys, "status").splitlines()
     assert " ".join(head.split()) == "PIPELINE SOURCE TARGET STATE ROWS LAG RATE POSITION"
     name, source, target, state, rows, *_, position = row.split()
     assert (name, source, target, state, rows) == (
@@ -113,6 +113,11 @@ def test_status_is_the_table_of_the_manual(
     )
     assert position == str(here.engine.pipelines()[0].position)
     assert last.startswith("✓ ready (pid ")
+    head, row = sources
+    assert " ".join(head.split()) == "SOURCE STATE SINCE ORDER SOURCE POSITION"
+    info = here.engine.source_info("shop")
+    since = f"{datetime.fromtimestamp(info.since):%Y-%m-%d %H:%M:%S}"
+    assert " ".join(row.split()) == f"shop streaming {since} total {info.source_position}"
 
 
 def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,6 +326,15 @@ def test_a_reload_is_asked_for_or_waited_for(
     assert [each["table"] for each in asked["tables"]] == ["orders"]
     assert main.exit_code(["reload", "orders", "--table", "other"]) == 2
     assert here.engine.await_ready(patience())
+    wait = ["--wait", f"{patience():.0f}s"]
+    again = "orders was copied again\n"
+    for chosen in (["--source", "shop"], ["--source", "shop", "--table", "orders"], ["--all"]):
+        before = here.engine.pipelines()[0].tables[0].baseline
+        assert told(capsys, "reload", *chosen, *wait) == again
+        assert here.engine.pipelines()[0].tables[0].baseline > before
+    for wrong in ([], ["orders", "--all"], ["--all", "--table", "orders"], ["--source", "other"]):
+        assert main.exit_code(["reload", *wrong]) == 2
+    assert here.engine.await_ready(patience())
     here.engine.pause("orders")
     capsys.readouterr()
     assert main.exit_code(["reload", "orders", "--wait", "200ms"]) == 3
@@ -368,6 +382,10 @@ STARTING: dict[str, Any] = {
             "name": "shop",
             "state": "waiting",
             "reason": "transaction of pid 99",
+            "phase": "connecting",
+            "since": 1_700_000_000.0,
+            "ordering": "total",
+            "source_position": "0/16B3748",
             "error": None,
             "left_out": {"audit": {"message": "No key", "remedy": "Give it one.", "code": "x.y"}},
             "lag_bytes": 5_120,

@@ -8,6 +8,8 @@ INTENTS = "tests/control/test_intents.py"
 SILENCE = "tests/postgres/test_silence.py"
 CHANGES = "tests/postgres/test_silent_changes.py"
 SQLITE_CHANGES = "tests/capture/test_sqlite_silent_changes.py"
+SOURCE_STATE = "tests/control/test_source_state.py"
+STREAMING = "test_a_source_connects_streams_is_lost_and_comes_back_each_with_reason_and_time"
 IN_TURN = "tests/control/test_columns_in_turn.py"
 
 OF_CONTROL = (
@@ -331,6 +333,84 @@ OF_CONTROL = (
         test=(
             "tests/simulation/test_findings.py"
             "::test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_the_log"
+        ),
+    ),
+    Mutation(
+        "a pipeline tried again without an end",
+        "runtime/model.py",
+        "    if not temporary or retries.exhausted(attempts):\n",
+        "    if not temporary:\n",
+        test="tests/control/test_retries.py::test_pauses_grow_from_the_first_to_the_longest",
+    ),
+    Mutation(
+        "a source tried again without an end",
+        "capture/recorder.py",
+        "                if self._reconnect.exhausted(self._lost) and not self.done:\n",
+        "                if False:\n",
+        test=(
+            "tests/capture/test_recorder.py"
+            "::test_opening_a_source_again_because_something_changed_counts_as_no_failure"
+        ),
+    ),
+    Mutation(
+        "a failure that stops all stops its source alone",
+        "engine/state.py",
+        '(policy == "stop_all" or run.source == failed.source)',
+        "run.source == failed.source",
+        test=(
+            "tests/control/test_policies.py"
+            "::test_a_policy_stops_its_pipelines_at_once_not_with_their_next_batch"
+        ),
+    ),
+    Mutation(
+        "a failure stops one pipeline alone, whatever its policy",
+        "engine/state.py",
+        '(policy := failed.pipeline.on_failure) == "isolate":',
+        '(policy := failed.pipeline.on_failure) != "":',
+        test=(
+            "tests/control/test_policies.py"
+            "::test_a_policy_stops_its_pipelines_at_once_not_with_their_next_batch"
+        ),
+    ),
+    Mutation(
+        "streaming while it reconnects",
+        "runtime/source_run.py",
+        "                return SourceState.RECONNECTING\n        # It is being opened",
+        "                return SourceState.STREAMING\n        # It is being opened",
+        test=f"{SOURCE_STATE}::{STREAMING}",
+    ),
+    Mutation(
+        "streaming before anything was read",
+        "runtime/source_run.py",
+        "SourceState.STREAMING if self._has_read else SourceState.CONNECTED",
+        "SourceState.STREAMING",
+        test=f"{SOURCE_STATE}::{STREAMING}",
+    ),
+    Mutation(
+        "streaming although nothing is heard of it",
+        "runtime/source_run.py",
+        "        if silent:\n            return SourceState.RECONNECTING, silent\n",
+        "",
+        test=f"{SOURCE_STATE}::test_a_source_of_which_nothing_is_heard_is_not_streaming",
+    ),
+    Mutation(
+        "a pipeline released for its lag loaded from the baseline that it had",
+        "runtime/pipeline_run.py",
+        "[self._newest(each) if lagged else _newer_than(each) for each in following]",
+        "[_newer_than(each) for each in following]",
+        test=(
+            "tests/control/test_policies.py"
+            "::test_a_pipeline_that_is_released_for_its_lag_gets_a_new_baseline"
+        ),
+    ),
+    Mutation(
+        "what a pipeline lags behind at its start counts at once",
+        "runtime/wal_pressure.py",
+        "            left = min(before.get(measure, 0), lag)\n",
+        "            left = 0.0\n",
+        test=(
+            "tests/control/test_policies.py"
+            "::test_what_a_pipeline_lags_behind_when_it_begins_may_be_caught_up_first"
         ),
     ),
 )

@@ -75,8 +75,11 @@ class OfSource(Request, frozen=True):
     source: str
 
 
-class Reload(OfPipeline, frozen=True):
-    """Which tables to copy again: one, or all of the pipeline; how long to wait for it."""
+class Reload(OfPipelines, frozen=True):
+    """
+    Which tables to copy again: those of a pipeline, of a source, or all; or one of them. How long
+    to wait for it.
+    """
 
     table: str | None = None
     wait_seconds: float = 0.0
@@ -282,6 +285,10 @@ class ControlService:
         }
 
     def _reload(self, asked: Reload) -> dict[str, Any]:
+        if asked.pipeline is None:
+            return self._reload_source(asked)
+        if asked.source is not None:
+            raise BadRequest("Name one pipeline or one source, not both")
         info = self._pipeline(asked.pipeline)
         tables = [table.table for table in info.tables]
         if asked.table is not None:
@@ -298,9 +305,30 @@ class ControlService:
             done = list(pool.map(reload, tables))
         return {
             "tables": [
-                {"table": table, "done": each} for table, each in zip(tables, done, strict=True)
+                {"source": info.source, "table": table, "done": each}
+                for table, each in zip(tables, done, strict=True)
             ],
+            **self._as_they_are([info.name]),
             **self._truth(self._engine.pipeline_info(info.name)),
+        }
+
+    def _reload_source(self, asked: Reload) -> dict[str, Any]:
+        """Copy a table, all tables of a source, or all tables again."""
+        self._running()
+        chosen, wait = self._chosen(asked), max(0.0, asked.wait_seconds)
+        if asked.table is None:
+            found = self._engine.reload_all(asked.source, timeout=wait)
+        elif asked.source is None:
+            raise BadRequest("Name the source of the table")
+        else:
+            done = self._engine.reload(asked.source, asked.table, timeout=wait)
+            found = {(asked.source, asked.table): done}
+        return {
+            "tables": [
+                {"source": source, "table": table, "done": done}
+                for (source, table), done in sorted(found.items())
+            ],
+            **self._as_they_are(chosen),
         }
 
     def _reset(self, asked: ResetRequest) -> dict[str, Any]:

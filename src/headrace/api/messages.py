@@ -38,6 +38,10 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "kind": source.kind,
         "state": source.state,
         "reason": source.reason,
+        "phase": source.phase,
+        "since": _rounded(source.since),
+        "ordering": source.ordering,
+        "source_position": source.source_position,
         "captured": source.captured,
         "flushes": source.flushes,
         "log_bytes": source.bytes,
@@ -99,6 +103,7 @@ def pipeline_fields(
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),
         "set_aside": _error(pipeline.set_aside),
+        "releases": pipeline.releases,
         "opening_seconds": _rounded(pipeline.opening_seconds),
         "applying": None
         if pipeline.applying is None

@@ -125,6 +125,8 @@ class Retries(msgspec.Struct, frozen=True):
     """The limit of the pauses; None: 30 seconds."""
 
     def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise WrongValue("max_attempts must be at least 1", given=self.max_attempts)
         for pause in (self.first_pause, self.longest_pause):
             if pause is not None and pause < SHORTEST_PAUSE_SECONDS:
                 raise WrongValue("A pause must be at least 10 ms: it limits the load", given=pause)

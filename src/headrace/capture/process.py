@@ -11,7 +11,8 @@ another process has inherited the engine's end of the connection, the parent's p
 that the engine has ended.
 
 A recorder that exits without having been asked to, and without having reported that it stops
-for good, is started again, with growing pauses, until one of them works.
+for good, is started again, with growing pauses, until one of them works; or until as many in a row
+have exited as the source's `reconnect` allows.
 """
 
 from __future__ import annotations
@@ -346,7 +347,7 @@ class RecorderProcess:
         return channel, child
 
     def _supervise(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        pause, exits = FIRST_PAUSE_SECONDS, 0
         while True:
             began = time.monotonic()
             self._proved = False
@@ -356,7 +357,15 @@ class RecorderProcess:
             if self._stopping.is_set() or self._failed:
                 return
             if self._proved or time.monotonic() - began >= PROVED_SECONDS:
-                pause = FIRST_PAUSE_SECONDS
+                pause, exits = FIRST_PAUSE_SECONDS, 0
+            exits += 1
+            if self._setup.reconnect.exhausted(exits):
+                error = RecorderFailed(
+                    "The recorder exited again and again", times=exits, exit_code=code
+                )
+                self._failed = True
+                self._on_report(Failed.of(error, stops=True))
+                return
             self._on_report(StateReport("reconnecting", f"The recorder exited with code {code}"))
             if self._stopping.wait(pause):
                 return

@@ -470,6 +470,13 @@ class LogReader:
             found = next(tail(self._known(table), str(position)), None)
             return None if found is None else found.flush.begun
 
+    def waiting_after(self, table: str, position: Position) -> tuple[int, int]:
+        """Return how many changes of this table follow `position`, and their bytes in the log."""
+        with self._changed:
+            pieces = tail(self._known(table), str(position))
+            files = [(file.rows, file.bytes) for piece in pieces for file in piece.files]
+        return sum(rows for rows, _ in files), sum(size for _, size in files)
+
     def changed_between(self, table: str, after: Position, upto: Position) -> bool:
         """Return whether a flush with files of this table overlaps (after, upto]."""
         with self._changed:

@@ -179,9 +179,11 @@ def resume(
 
 
 @click.command(short_help="Copy tables again.")
-@click.argument("pipeline", shell_complete=pipeline_names)
+@click.argument("pipeline", required=False, shell_complete=pipeline_names)
 @engine_options
-@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--source", metavar="SOURCE", help="All tables of this source.")
+@click.option("--all", "every", is_flag=True, help="All tables.")
+@click.option("--table", metavar="TABLE", help="Only this table of the pipeline or source.")
 @click.option(
     "--wait",
     metavar="DURATION",
@@ -190,10 +192,12 @@ def resume(
 )
 @json_option
 def reload(
-    pipeline: str,
+    pipeline: str | None,
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
+    source: str | None,
+    every: bool,
     table: str | None,
     wait: float | None,
     as_json: bool,
@@ -201,13 +205,17 @@ def reload(
     """
     Copy the tables of PIPELINE again, for every pipeline that uses them.
 
-    Readers see the old rows, kept up to date, until the copy is complete and replaces them in
-    one step. Without --wait the command returns at once; headrace status shows the progress.
+    With --source, all tables of a source; with --all, all tables; with --table, one of them.
+    Readers see the old rows, kept up to date, until the copy is complete and replaces them in one
+    step. Without --wait the command returns at once; headrace status shows the progress.
     """
+    chosen = _chosen(pipeline, source, every=every)
+    if every and table is not None:
+        raise click.UsageError("--table needs a PIPELINE or --source SOURCE.")
     answer = reach(config, sets, data).call(
         "Reload",
         answer_seconds=60.0 + (wait or 0.0),
-        pipeline=pipeline,
+        **chosen,
         table=table,
         wait_seconds=wait or 0.0,
     )
@@ -218,8 +226,9 @@ def reload(
         for each in answer["tables"]:
             word = "was copied again" if each["done"] else "will be copied again"
             click.echo(f"{each['table']} {word}")
-        if not done and not answer["ready"]:
-            caution(pipeline, answer)
+        for each in answer["pipelines"]:
+            if not done and not each["ready"]:
+                caution(each["name"], each)
     return NOT_READY if wait is not None and not done else errors.DONE
 
 

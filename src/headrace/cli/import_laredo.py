@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headrace.capture.messages import SHORTEST_PAUSE_SECONDS
 from headrace.cli.init import (
     ConfigLines,
     PlaceholderEnvironment,
@@ -26,7 +27,9 @@ from headrace.config.hocon import parse
 from headrace.config.schema import key_path
 from headrace.config.secrets import passwords_in, without_password
 from headrace.config.text import Node, Scalar
+from headrace.config.units import duration
 from headrace.engine.checks import fitted
+from headrace.errors import HeadraceError
 
 _POSTGRES = ("postgresql", "postgres", "pg")
 _MEMORY = "indexed-memory"
@@ -66,6 +69,10 @@ class _Taken:
     def take(self, key: str) -> Node | None:
         """Return a value, which counts as converted."""
         return self._left.pop(key, None)
+
+    def look(self, key: str) -> Node | None:
+        """Return a value, which stays, to be reported."""
+        return self._left.get(key)
 
     def text(self, key: str) -> str:
         """Return a text, empty if there is none."""
@@ -145,8 +152,24 @@ class _Converter:
         if (always := theirs.take("always_baseline")) is not None:
             self.lines.add(f"  always_baseline = {entry(always.value)}")
         self.publication(theirs.section("publication"))
+        self.reconnect(theirs.section("reconnect"))
         self.left_out(theirs, "  ")
         self.lines.add("}")
+
+    def reconnect(self, theirs: _Taken) -> None:
+        settings = []
+        if (attempts := _at_least(theirs.look("max_attempts"), 1)) is not None:
+            settings.append(f"max_attempts = {attempts}")
+            theirs.take("max_attempts")
+        for key, ours in (("initial_backoff", "first_pause"), ("max_backoff", "longest_pause")):
+            if (pause := _pause(theirs.look(key))) is not None:
+                settings.append(f"{ours} = {pause}")
+                theirs.take(key)
+        if (node := theirs.look("backoff_multiplier")) is not None and node.value in (2, 2.0, "2"):
+            theirs.take("backoff_multiplier")  # pauses double here
+        if settings:
+            self.lines.add(f"  reconnect {{ {', '.join(settings)} }}")
+        self.left_out(theirs, "  ")
 
     def connection(self, id_: str, theirs: _Taken) -> None:
         node = theirs.take("connection")
@@ -230,6 +253,7 @@ class _Converter:
                 self.lines.add("  ]")
         self.target(theirs)
         self.error_handling(theirs.section("error_handling"))
+        self.buffer(theirs.section("buffer"))
         self.left_out(theirs, "  ")
         self.lines.add("}")
 
@@ -249,9 +273,39 @@ class _Converter:
         if policy is not None and policy.value == "isolate":
             self.lines.add("  error_handling.on_persistent_failure = isolate")
         elif policy is not None:
-            says = f"{theirs.at}.on_persistent_failure: only the failed pipeline stops here"
-            self.note(policy, says, "  ")
             self.lines.add("  error_handling.on_persistent_failure = stop")
+            if policy.value in ("stop_source", "stop_all"):
+                self.lines.add(f"  on_failure = {policy.value}")
+            else:
+                says = f"{theirs.at}.on_persistent_failure: only the failed pipeline stops here"
+                self.note(policy, says, "  ")
+        settings = []
+        if (retries := _at_least(theirs.look("max_retries"), 0)) is not None:
+            settings.append(f"max_attempts = {retries + 1}")  # theirs come after the first attempt
+            theirs.take("max_retries")
+        for key, ours in (("retry_backoff_ms", "first_pause"), ("retry_max_ms", "longest_pause")):
+            if (pause := _at_least(theirs.look(key), 10)) is not None:
+                settings.append(f"{ours} = {pause}ms")
+                theirs.take(key)
+        if settings:
+            self.lines.add(f"  retry {{ {', '.join(settings)} }}")
+        self.left_out(theirs, "  ")
+
+    def buffer(self, theirs: _Taken) -> None:
+        node = theirs.look("policy")
+        policy = (
+            None
+            if node is None
+            else {"drop_oldest": "release", "error": "error"}.get(str(node.value))
+        )
+        if node is not None and (policy or node.value == "block"):
+            theirs.take("policy")
+        if policy is not None:
+            size = theirs.look("max_size")
+            most = _THEIR_BUFFER if size is None else _at_least(size, 1)
+            if most is not None:
+                theirs.take("max_size")
+            self.lines.add(f"  lag {{ max_changes = {most or _THEIR_BUFFER}, policy = {policy} }}")
         self.left_out(theirs, "  ")
 
     def named(self, table: str, kind: str) -> str:
@@ -261,6 +315,25 @@ class _Converter:
         id_ = next(each for each in wanted if each not in self.pipelines)
         self.pipelines.add(id_)
         return id_
+
+
+_THEIR_BUFFER = 10_000
+"""Their default."""
+
+
+def _at_least(node: Node | None, least: int) -> int | None:
+    """Return a whole number; None if there is none, or a smaller one."""
+    text = "" if node is None or isinstance(node.value, bool) else str(node.value)
+    return int(text) if text.isdecimal() and int(text) >= least else None
+
+
+def _pause(node: Node | None) -> str | None:
+    """Return a duration in our form; None if it is none, or too short for a pause."""
+    try:
+        seconds = 0.0 if node is None else duration(str(node.value))
+    except HeadraceError:
+        return None
+    return None if seconds < SHORTEST_PAUSE_SECONDS else f"{round(1000 * seconds)}ms"
 
 
 def _filter(theirs: _Taken) -> str | None:

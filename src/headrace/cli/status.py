@@ -294,7 +294,7 @@ def status_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> Rende
     """
     from rich.text import Text
 
-    return _view(report, options, lambda copy: Text(copy_text(copy), "cyan"))
+    return _view(report, options, lambda copy: Text(copy_text(copy), "cyan"), sources=True)
 
 
 def live_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
@@ -306,10 +306,14 @@ def _view(
     report: Mapping[str, Any],
     options: Sequence[str],
     copy: Callable[[Mapping[str, Any]], RenderableType],
+    *,
+    sources: bool = False,
 ) -> RenderableType:
     from rich.console import Group
 
     table = [status_table(report)] if report["pipelines"] else []
+    if sources and report["sources"]:
+        table.append(source_table(report))
     copies = [copy(each) for source in report["sources"] for each in source["copies"]]
     found = remarks(report, lambda *words: command_line(*words, *options))
     streams = [line for each in report["sources"] if (line := source_line(each)) is not None]
@@ -319,6 +323,23 @@ def _view(
 def status_table(report: Mapping[str, Any]) -> RenderableType:
     """Return the table of pipelines, with as many columns as fit."""
     return _Fitted(report["pipelines"])
+
+
+def source_table(report: Mapping[str, Any]) -> RenderableType:
+    """Return the table of sources: their states, since when, and their own positions."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("SOURCE", "STATE", "SINCE", "ORDER"):
+        shown.add_column(name, no_wrap=True)
+    shown.add_column("SOURCE POSITION", overflow="fold")
+    for each in report["sources"]:
+        phase, order = str(each["phase"]), str(each["ordering"]).replace("_", " ")
+        colour = {"streaming": "green", "error": "red"}.get(phase, "yellow")
+        since, at = _moment(each["since"]), each["source_position"] or UNKNOWN
+        shown.add_row(each["name"], Text(phase, colour), since, order, at)
+    return shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,9 @@ def apply(engine: Engine, plan: ConfigPlan, after: EngineConfig) -> None:
     wanted = [each for each in built.pipelines if each.name in plan.add]
     others = [built.sources[name] for name in plan.sources]
     if wanted or plan.drop or others:
-        engine.change(wanted, plan.drop, others)
+        now = {step.what for step in plan.steps if step.kind in ("add", "change")}
+        again = {n: each for n, each in after.reconnects().items() if f"sources.{n}" in now}
+        engine.change(wanted, plan.drop, others, again)
 
 
 class _Sections:

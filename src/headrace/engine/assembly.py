@@ -57,6 +57,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
         state.notify,
         time.time,
         measures_lag=source.traits.measures_lag,
+        ordering=source.traits.ordering,
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
@@ -83,7 +84,7 @@ def recorder_of(state: EngineState, recording: SourceRun) -> Callable[[], Runnin
         pending_reset=recording.pending_reset,
         selections=tables.selections(source.name),
         baselines=directory.store.highest_baseline(),
-        reconnect=state.options.reconnect,
+        reconnect=state.reconnect_of(source.name),
     )
 
 
@@ -101,10 +102,11 @@ def pipeline_run(
         wall=time.time,
         ask_baseline=recording.ask_baseline,
         flush_times=recording.flush_times,
-        retries=state.options.retry,
+        retries=pipeline.retry or state.options.retry,
         schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
         note=recording.note,
+        on_failure=state.stop_others,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)

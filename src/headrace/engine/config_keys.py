@@ -28,7 +28,14 @@ from headrace.config.schema import (
 )
 from headrace.config.secrets import Secret
 from headrace.pipeline.settings import FILTERS as FILTER_TYPES
-from headrace.pipeline.settings import MAX_KEYS, MAX_PER_BATCH, MODES, ON_SCHEMA_CHANGE
+from headrace.pipeline.settings import (
+    LAG_POLICIES,
+    MAX_KEYS,
+    MAX_PER_BATCH,
+    MODES,
+    ON_FAILURE,
+    ON_SCHEMA_CHANGE,
+)
 from headrace.pipeline.settings import TARGETS as FUNCTION_TARGETS
 from headrace.pipeline.settings import TRANSFORMS as TRANSFORM_TYPES
 from headrace.targets.definition import MEMORY
@@ -81,12 +88,24 @@ TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)
 
 # --- keys -----------------------------------------------------------------------------------------
 
+_OWN_RETRIES = (
+    Key("max_attempts", Integer(1), "After this many failures in a row it stops, until resumed."),
+    Key("first_pause", Duration("10ms"), "The first pause; each later one is twice as long."),
+    Key("longest_pause", Duration("10ms"), "The limit of the pauses."),
+)
+"""Keys that are not set are those of the section of the same name for all."""
+
 _SOURCE = (
     Key(
         "record",
         ListOf(Text(), example="[orders]"),
         "Tables or patterns to record even if no pipeline uses them.",
         default=[],
+    ),
+    Key(
+        "reconnect",
+        Section(_OWN_RETRIES),
+        "How this source is tried again (default: as the section `reconnect` says).",
     ),
 )
 
@@ -122,6 +141,23 @@ _ERROR_HANDLING = (
     Key("dead_letter", Section(_DEAD_LETTER), "Limits for dead letters.", default={}),
 )
 
+_LAG = (
+    Key(
+        "max_bytes",
+        Size(1),
+        "The most bytes of changes that may wait in the log, as compressed there.",
+    ),
+    Key("max_changes", Integer(1), "The most changes that may wait in the log."),
+    Key("max_age", Duration("1s"), "The longest time since the oldest of them was committed."),
+    Key(
+        "policy",
+        Choice(LAG_POLICIES),
+        "`block`: nothing, the log keeps the changes; `error`: the pipeline fails until it is"
+        " resumed; `release`: its tables are copied again instead.",
+        default="block",
+    ),
+)
+
 _PIPELINE = (
     Key("source", Text("shop"), "The id of the source.", required=True),
     Key(
@@ -155,6 +191,23 @@ _PIPELINE = (
         Choice(ON_SCHEMA_CHANGE),
         "What to do when a table's columns change: continue, copy the table again, or stop.",
         default="continue",
+    ),
+    Key(
+        "on_failure",
+        Choice(ON_FAILURE),
+        "Which pipelines stop when this one has failed: only this one, all of its source, or all.",
+        default="isolate",
+    ),
+    Key(
+        "retry",
+        Section(_OWN_RETRIES),
+        "How this pipeline is tried again (default: as the section `retry` says).",
+    ),
+    Key(
+        "lag",
+        Section(_LAG),
+        "How far the pipeline may lag behind the log, and what happens beyond that.",
+        default={},
     ),
 )
 

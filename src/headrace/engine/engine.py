@@ -91,8 +91,8 @@ class Engine:
     `records` lists sources and tables to record even if no pipeline uses them. Without any
     pipeline, Spark is not started. `log` sets the retention of the change logs:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
-    `30s`. `retry` says how failed pipelines are tried again, and `reconnect` lost sources:
-    `headrace.Retries(max_attempts=10)`.
+    `30s`. `retry` says how failed pipelines are tried again, unless they have their own, and
+    `reconnect` lost sources, all or by name: `headrace.Retries(max_attempts=10)`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Engine:
         on_step: Callable[[str], None] | None = None,
         shutdown_timeout: str | float = 30.0,
         retry: Retries | None = None,
-        reconnect: Retries | None = None,
+        reconnect: Retries | Mapping[str, Retries] | None = None,
     ) -> None:
         taken = [(source, tuple(tables)) for source, tables in records]
         sources, names, self._misnamed = named(pipelines, [source for source, _ in taken])
@@ -124,9 +124,11 @@ class Engine:
             on_step=on_step or (lambda text: None),
             shutdown_timeout=_seconds(shutdown_timeout),
             retry=retry or ENDLESS,
-            reconnect=reconnect or ENDLESS,
+            reconnect=reconnect if isinstance(reconnect, Retries) else ENDLESS,
         )
         self._state = EngineState(options, list(pipelines), names, sources, taken)
+        if reconnect is not None and not isinstance(reconnect, Retries):
+            self._state.reconnects.update(_known(reconnect, sources))
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -390,6 +392,36 @@ class Engine:
         state.readiness.wait_for(lambda: done() or hopeless() or not state.running, timeout)
         return done()
 
+    def reload_all(
+        self, source: str | None = None, *, timeout: float | None = 0
+    ) -> Mapping[tuple[str, str], bool]:
+        """
+        Reload all tables of a source, or of all sources, that pipelines load.
+
+        Returns for each source and table whether that is done; waits as `reload` does, until all
+        are done, or those that are not cannot be helped by waiting.
+        """
+        state = self._state
+        drivers, runs = state.running_drivers(), state.runs_of(None, source)
+        loads = [run for run in runs if run.pipeline.mode != "changes"]
+        tables = sorted({(run.source, table) for run in loads for table in run.tables})
+        if not tables:
+            raise UnknownTable("No pipeline loads tables", source=source or "any")
+        asked = {
+            (of, table): _ask_reload(
+                table, [run for run in runs if run.source == of], state.recordings[of], drivers
+            )
+            for of, table in tables
+        }
+
+        def over() -> bool:
+            return not state.running or all(
+                done() or hopeless() for done, hopeless in asked.values()
+            )
+
+        state.readiness.wait_for(over, timeout)
+        return {each: done() for each, (done, _) in asked.items()}
+
     def reset_source(
         self, source: str, drop_publication: bool = False, *, timeout: float | None = 0
     ) -> bool:
@@ -431,6 +463,7 @@ class Engine:
         add: Sequence[Pipeline] = (),
         drop: Sequence[str] = (),
         sources: Sequence[Recordable] = (),
+        reconnect: Mapping[str, Retries] | None = None,
     ) -> None:
         """
         Add and drop pipelines; all others continue unchanged.
@@ -438,11 +471,12 @@ class Engine:
         To replace a pipeline, put it into both lists, under its name. A pipeline that is
         stored but does not run can also be dropped. Each of `sources`, and the source of an
         added pipeline, replaces the source of the same name; other pipelines of that source
-        continue. Raises `InvalidConfiguration` with every error, and then nothing has changed.
-        A later error, such as a target that cannot be closed, is raised at the end. A target
-        that cannot be opened puts its pipeline in error, and is tried again, as at a start.
+        continue. `reconnect` replaces how sources are tried again, by name.
+        Raises `InvalidConfiguration` with every error, and then nothing has changed. A later
+        error, such as a target that cannot be closed, is raised at the end. A target that cannot
+        be opened puts its pipeline in error, and is tried again, as at a start.
         """
-        change_pipelines(self._state, add, drop, sources)
+        change_pipelines(self._state, add, drop, sources, reconnect or {})
 
     def replay(
         self,
@@ -558,6 +592,16 @@ def _seconds(given: str | float) -> float:
     if found <= 0:
         raise WrongValue("shutdown_timeout must be greater than 0", given=given)
     return found
+
+
+def _known(
+    reconnect: Mapping[str, Retries], sources: Mapping[str, object]
+) -> Mapping[str, Retries]:
+    if unknown := [name for name in reconnect if name not in sources]:
+        raise WrongValue(
+            "The engine does not have this source, which reconnect names", source=unknown[0]
+        )
+    return reconnect
 
 
 _PARTS = {

@@ -53,6 +53,7 @@ from headrace.storage.locations import bucket_of
 from headrace.targets.definition import MEMORY
 
 if TYPE_CHECKING:
+    from headrace.capture.messages import Retries
     from headrace.capture.source import Recordable
     from headrace.changelog.schema import TableSchema
     from headrace.engine.engine import Engine
@@ -117,16 +118,28 @@ class EngineConfig:
             "log": LogOptions(**self.log),
             "shutdown_timeout": self.shutdown_timeout,
             "retry": Retries(**self.retry),
-            "reconnect": Retries(**self.reconnect),
+            "reconnect": self.reconnects() if self._own_reconnects else Retries(**self.reconnect),
         }
         return Engine(*built.pipelines, **{**given, **overrides})
+
+    def reconnects(self) -> dict[str, Retries]:
+        """Return how each source is tried again."""
+        return {
+            name: _retries(self.reconnect, chosen.values["reconnect"])
+            for name, chosen in self.sources.items()
+        }
+
+    @property
+    def _own_reconnects(self) -> bool:
+        return any(chosen.values["reconnect"] is not None for chosen in self.sources.values())
 
     def build(self) -> BuiltEngine:
         """Build the sources and pipelines, or raise `InvalidConfiguration` with every error."""
         with collected_errors() as errors:
             sources = {name: _made(chosen, name, errors) for name, chosen in self.sources.items()}
             pipelines = [
-                _pipeline(name, values, sources, errors) for name, values in self.pipelines.items()
+                _pipeline(name, values, sources, self.retry, errors)
+                for name, values in self.pipelines.items()
             ]
         return BuiltEngine(
             sources,
@@ -165,6 +178,7 @@ def configured(tree: Node) -> EngineConfig:
         _check_ids(tree.value, problems)
         _check_references(values, problems)
         _check_storage(values["log"], problems)
+        _check_lag_limits(values["pipelines"] or {}, problems)
     warnings = _inline_secrets(values, problems) + _idle_sources(values)
     problems.raise_all()
     spark = values["spark"]
@@ -230,6 +244,31 @@ def _check_storage(log: Values, problems: Problems) -> None:
         problems.found.append(located(error, log.location_of("storage")))
 
 
+def _check_lag_limits(pipelines: Mapping[str, Values], problems: Problems) -> None:
+    for pipeline in pipelines.values():
+        lag: Values = pipeline.get("lag") or Values("", pipeline.location, {}, {})
+        policy, at = lag.get("policy", "block"), key_path(lag.at, "policy")
+        if policy == "block":
+            continue
+        location = lag.location_of("policy")
+        if all(lag.get(key) is None for key in ("max_bytes", "max_changes", "max_age")):
+            problems.add(
+                WrongValue,
+                location,
+                at,
+                f"is {policy}, but there is no limit",
+                remedy="Add max_bytes, max_changes or max_age.",
+            )
+        if policy == "release" and pipeline.get("mode") == "changes":
+            problems.add(
+                WrongValue,
+                location,
+                at,
+                "is release, but mode changes does not copy tables",
+                remedy="Use block or error, or another mode.",
+            )
+
+
 def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:
     """Return warnings about passwords in plain text, or add them to the problems."""
     found: list[HeadraceError] = []
@@ -281,9 +320,13 @@ def _made(chosen: Chosen, name: str, errors: ErrorCollector) -> Any:
 
 
 def _pipeline(
-    name: str, values: Values, sources: Mapping[str, Recordable], errors: ErrorCollector
+    name: str,
+    values: Values,
+    sources: Mapping[str, Recordable],
+    retry: Values,
+    errors: ErrorCollector,
 ) -> Pipeline | None:
-    from headrace.pipeline.definition import Pipeline
+    from headrace.pipeline.definition import LagLimit, Pipeline
 
     before = len(errors.found)
     filters = [_made(chosen, name, errors) for chosen in values["filters"]]
@@ -303,10 +346,21 @@ def _pipeline(
             transforms=transforms,
             on_error=_on_error(values["error_handling"]),
             on_schema_change=values["on_schema_change"],
+            on_failure=values["on_failure"],
+            retry=None if values["retry"] is None else _retries(retry, values["retry"]),
+            lag=LagLimit(**values["lag"]),
         )
     except HeadraceError as error:
         errors.found.append(located(error, values.location_of("tables")))
         return None
+
+
+def _retries(for_all: Values, own: Values | None) -> Retries:
+    """Return the retries of one part; what it does not set is as for all."""
+    from headrace.capture.messages import Retries
+
+    given = {} if own is None else {key: own[key] for key in own.locations}
+    return Retries(**{**for_all, **given})
 
 
 def _on_error(values: Values) -> OnError:

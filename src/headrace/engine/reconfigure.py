@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.capture.messages import Retries
 from headrace.capture.table_selection import chosen
 from headrace.changelog.schema import TableSchema
 from headrace.engine.assembly import (
@@ -53,6 +54,7 @@ def change_pipelines(
     add: Sequence[Pipeline],
     drop: Sequence[str],
     sources: Sequence[Recordable],
+    reconnect: Mapping[str, Retries],
 ) -> None:
     """Add and drop pipelines, and replace sources; see `Engine.change`."""
     with state.changing:
@@ -62,7 +64,8 @@ def change_pipelines(
         if unknown := [name for name in sorted(absent) if not store.knows(name)]:
             raise NotRunning("No such pipeline", pipeline=unknown[0])
         try:
-            new = _Change(state, drivers).carry_out(list(add), going, list(sources))
+            change = _Change(state, drivers)
+            new = change.carry_out(list(add), going, list(sources), reconnect)
             for name in absent - {run.name for run in state.runs}:
                 store.forget(name)  # the log keeps nothing for it from now on (R27)
         finally:
@@ -83,7 +86,11 @@ class _Change:
         self._errors: list[Exception] = []
 
     def carry_out(
-        self, add: list[Pipeline], going: list[PipelineRun], others: list[Recordable]
+        self,
+        add: list[Pipeline],
+        going: list[PipelineRun],
+        others: list[Recordable],
+        reconnect: Mapping[str, Retries],
     ) -> list[PipelineRun]:
         """Change everything; return the new pipelines. Raises the first error at the end."""
         state = self._state
@@ -97,6 +104,7 @@ class _Change:
         }
         runs = self._planned(add, names, {**state.recordings, **new})
         modes = {run.name: run.pipeline.mode for run in runs}
+        state.reconnects.update(reconnect)
         state.holding = True
         for run in going:
             self._end(run, modes.get(run.name))
@@ -242,7 +250,8 @@ class _Change:
     def _taken_of(self, source: str) -> object:
         """Return everything that a source's recorder is started with."""
         state, tables = self._state, self._state.tables
-        return state.sources[source].spec, tables.named(source), tables.selections(source)
+        again = state.reconnect_of(source)
+        return state.sources[source].spec, tables.named(source), tables.selections(source), again
 
     @property
     def _undo_index(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
-from headrace.errors import NotRunning
+from headrace.errors import HeadraceError, NotRunning, StoppedWithAnother
 from headrace.observe.logs import logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
@@ -68,7 +68,7 @@ class EngineOptions:
     """Of pipelines."""
 
     reconnect: Retries = ENDLESS
-    """Of sources."""
+    """Of sources that have none of their own in `EngineState.reconnects`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,9 @@ class EngineState:
         """The names of `pipelines`, in their order."""
 
         self.sources = sources
+        self.reconnects: dict[str, Retries] = {}
+        """Of sources, by name."""
+
         self.records = records
         """Sources with the tables that are recorded whether or not a pipeline takes them."""
 
@@ -170,6 +173,23 @@ class EngineState:
         for name, recording in recordings:
             recording.settle([run.watermark() for run in runs if run.source == name])
 
+    def stop_others(self, name: str, error: HeadraceError) -> None:
+        """Stop the other pipelines that a failed one stops; capture continues."""
+        failed = next((run for run in list(self.runs) if run.name == name), None)
+        if failed is None or (policy := failed.pipeline.on_failure) == "isolate":
+            return
+        for run in list(self.runs):
+            if run is not failed and (policy == "stop_all" or run.source == failed.source):
+                run.halt(
+                    StoppedWithAnother(
+                        f"Pipeline {name} failed, whose on_failure is {policy}",
+                        pipeline=run.name,
+                        failed=name,
+                        cause=error.code,
+                    )
+                )
+                self.wake(run)
+
     def wake(self, run: PipelineRun) -> None:
         """Wake the thread of a pipeline, if it has one yet."""
         if self.drivers is not None:
@@ -201,6 +221,10 @@ class EngineState:
         for run in runs:
             if not run.was_tried:
                 _log.warning("target is not open yet", pipeline=run.name)
+
+    def reconnect_of(self, source: str) -> Retries:
+        """Return how a source is tried again."""
+        return self.reconnects.get(source, self.options.reconnect)
 
     # -- parts, by name -------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from headrace.capture.messages import Retries
 from headrace.capture.table_selection import is_pattern
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadTransform, HeadraceError
+from headrace.errors import BadTransform, HeadraceError, WrongValue
 from headrace.pipeline.check_steps import check_steps, check_unsent
 from headrace.pipeline.steps import Filter, Transform
 
@@ -47,6 +48,53 @@ OnSchemaChange: TypeAlias = Literal["continue", "rebaseline", "stop"]
 
 ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("continue", "rebaseline", "stop")
 
+OnFailure: TypeAlias = Literal["isolate", "stop_source", "stop_all"]
+"""Which pipelines stop when one has failed: only this one, those of its source, or all."""
+
+ON_FAILURE: tuple[OnFailure, ...] = ("isolate", "stop_source", "stop_all")
+
+LagPolicy: TypeAlias = Literal["block", "error", "release"]
+LAG_POLICIES: tuple[LagPolicy, ...] = ("block", "error", "release")
+
+
+@dataclass(frozen=True, slots=True)
+class LagLimit:
+    """
+    How far a pipeline may lag behind the change log, and what happens beyond that (R29).
+
+    With `block`, nothing: the log keeps the changes, up to its own limits. With `error` the
+    pipeline fails until it is resumed. With `release` it is released from its source, and its
+    tables are copied again.
+    """
+
+    max_bytes: int | None = None
+    """The size of the changes in the log that are not applied yet, as compressed there."""
+
+    max_changes: int | None = None
+    max_age: float | None = None
+    """Seconds since the oldest of them was committed."""
+
+    policy: LagPolicy = "block"
+
+    def __post_init__(self) -> None:
+        limits = (self.max_bytes, self.max_changes, self.max_age)
+        if self.policy not in LAG_POLICIES:
+            raise WrongValue(
+                "The policy of a lag limit is not known",
+                remedy=f"Use one of {', '.join(LAG_POLICIES)}.",
+                policy=self.policy,
+            )
+        if any(limit is not None and limit <= 0 for limit in limits):
+            raise WrongValue(
+                "A lag limit must be greater than 0", remedy="Leave it out for no limit."
+            )
+        if self.policy != "block" and all(limit is None for limit in limits):
+            raise WrongValue(
+                "A lag limit without an amount never acts",
+                remedy="Add max_bytes, max_changes or max_age.",
+                policy=self.policy,
+            )
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Pipeline:
@@ -74,6 +122,18 @@ class Pipeline:
     In all cases, rows that were altered without a change message are copied again.
     """
 
+    on_failure: OnFailure
+    """
+    Which pipelines stop when this one has failed: `isolate`, only this one; `stop_source`, all of
+    its source; `stop_all`, all of the engine. They stop after their current batch, until resumed.
+    """
+
+    retry: Retries | None
+    """How it is tried again after a failure; None: as the engine's `retry` says."""
+
+    lag: LagLimit
+    """How far it may lag behind, and what happens then."""
+
     def __init__(
         self,
         source: Recordable,
@@ -87,6 +147,9 @@ class Pipeline:
         transforms: Sequence[Transform] = (),
         on_error: OnError | None = None,
         on_schema_change: OnSchemaChange = "continue",
+        on_failure: OnFailure = "isolate",
+        retry: Retries | None = None,
+        lag: LagLimit | None = None,
     ) -> None:
         named = [*([] if table is None else [table]), *(tables or ())]
         if not named or len(set(named)) < len(named):
@@ -115,6 +178,17 @@ class Pipeline:
                 remedy=f"Use one of {', '.join(ON_SCHEMA_CHANGE)}.",
                 on_schema_change=on_schema_change,
             )
+        if on_failure not in ON_FAILURE:
+            raise BadTransform(
+                "The value of on_failure is not known",
+                remedy=f"Use one of {', '.join(ON_FAILURE)}.",
+                on_failure=on_failure,
+            )
+        if lag is not None and lag.policy == "release" and mode == "changes":
+            raise BadTransform(
+                "Pipelines in mode changes cannot be released: they do not load baselines",
+                remedy="Use the policy block or error, or another mode.",
+            )
         # The class is frozen, so set the fields as a frozen dataclass does.
         for field, value in {
             "source": source,
@@ -127,6 +201,9 @@ class Pipeline:
             "transforms": tuple(transforms),
             "on_error": DeadLetters() if on_error is None else on_error,
             "on_schema_change": on_schema_change,
+            "on_failure": on_failure,
+            "retry": retry,
+            "lag": lag or LagLimit(),
         }.items():
             object.__setattr__(self, field, value)
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MODES = ("baseline_then_changes", "baseline", "changes")
 ON_SCHEMA_CHANGE = ("continue", "rebaseline", "stop")
+ON_FAILURE = ("isolate", "stop_source", "stop_all")
+LAG_POLICIES = ("block", "error", "release")
 MAX_PER_BATCH = 20
 MAX_KEYS = 1_000
 """The same as in `definition`, which is not imported here because it loads Arrow."""

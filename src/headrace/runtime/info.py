@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.runtime.source_state import SourceState
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:
@@ -289,6 +290,9 @@ class PipelineInfo:
     spark_down_seconds: float | None = None
     """For how long Spark has been dead, or has not answered; None if it runs."""
 
+    releases: int = 0
+    """How often it was released from its source since the engine started."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:
@@ -377,6 +381,21 @@ class SourceInfo:
     matches yet), silent (nothing came from the recorder or the server for 20 s),
     reconnecting, resetting, failed or closed.
     """
+
+    phase: SourceState
+    """
+    Its state in one of seven words that all sources have in common: connecting, connected,
+    streaming, reconnecting, paused, error or closed. `state` says more exactly which.
+    """
+
+    since: float
+    """Since when it is in this phase, in seconds since 1970."""
+
+    ordering: str
+    """The order of its changes: `total`, or `per_partition`."""
+
+    source_position: str | None
+    """The end of the log as the source's own text, such as an LSN; None for an empty log."""
 
     captured: int
     """Changes in the log since the engine started."""

@@ -57,7 +57,7 @@ from headrace.runtime.new_tables import NewTables
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.schema_changes import SchemaChanges
 from headrace.runtime.target_load import Loads, is_newer
-from headrace.runtime.wal_pressure import PipelineRelease
+from headrace.runtime.wal_pressure import LagExcess, LagWatch, PipelineRelease
 from headrace.targets.target import FindsItself, Target
 
 MOST_ROWS = 400_000
@@ -136,7 +136,9 @@ class PipelineRun:
         self.kind = self.target.traits.type
         self.row_counts = RowCounts(self.target.row_count, context.clock)
         self.members: tuple[Member, ...] = ()
-        self.error: HeadraceError | None = None
+        self._error: HeadraceError | None = None
+        self._halt: HeadraceError | None = None
+        """Why it must not take another step although nothing of its own has failed."""
         self.error_since: float | None = None
         """When `error` began, in seconds since 1970; a retry that fails again does not move it."""
         self.lost: Mapping[TableName, HeadraceError] = {}
@@ -148,7 +150,7 @@ class PipelineRun:
         self._opens_since: float | None = None
         self.opened = False
         """Whether the target is open; until then every step tries to open it."""
-        self.failed = False
+        self._failed = False
         self.paused = False
         self.stopped = False
         self.requests = 0
@@ -157,6 +159,7 @@ class PipelineRun:
         """Computes its batches."""
         self.delivery = Delivery(name, pipeline, prepared, context)
         self.release = PipelineRelease(name, context.store)
+        self.lag_watch = LagWatch(pipeline.lag)
         self.new_tables = NewTables(pipeline, prepared)
         self._loads = Loads(name, pipeline, self.delivery, context, most_rows)
         self._schema_changes = SchemaChanges(
@@ -211,9 +214,10 @@ class PipelineRun:
             if isinstance(verdict, Again):
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.
-            self.failed = self._stuck = True
+            self._failed = self._stuck = True
+            self.context.on_failure(self.name, error)
             return IDLE
-        self.error, self._stuck = None, False
+        self._error, self._stuck = None, False
         self._attempts = 0
         return pause
 
@@ -318,6 +322,7 @@ class PipelineRun:
             self._recall(member)
             self._resume_table(member)
         self.delivery.recall()
+        self.lag_watch.begin(self.context.log, self._following, self.context.wall())
         self.recalled = True
 
     def _open_target(self) -> None:
@@ -354,8 +359,8 @@ class PipelineRun:
         if self.abandoned:
             self.stopped = True
             return
-        if isinstance(self.error, JobCancelled):
-            self.error = None  # caused by this stop
+        if isinstance(self._error, JobCancelled):
+            self._error = None  # caused by this stop
         try:
             self._take_requests()
             self._store_progress(always=True)
@@ -457,9 +462,7 @@ class PipelineRun:
         """Continue after a pause, or retry after a failure."""
         self.context.store.set_paused(self.name, False)
         self.paused = False
-        self._attempts = 0
-        self.failed = False
-        self.requests += 1
+        self._recover()
 
     def nudge(self) -> None:
         """Request a step now, without waiting for the pause after a failure."""
@@ -468,7 +471,13 @@ class PipelineRun:
     def ask_reload(self, table: TableName, newer_than: int) -> None:
         """Request a baseline with a higher number; the next step stores that it is required."""
         self._reloads.append((table, newer_than))
-        self.failed = False
+        self._recover()
+
+    def _recover(self) -> None:
+        """Leave the failed state: try as often again, and catch up before the lag counts."""
+        self._attempts = 0
+        self._failed, self._halt = False, None
+        self.lag_watch.begin(self.context.log, self._following, self.context.wall())
         self.requests += 1
 
     def release_source(self, **facts: object) -> None:
@@ -492,7 +501,31 @@ class PipelineRun:
     def fail(self, error: HeadraceError) -> None:
         """Stop on an error from outside, such as another engine that has taken over."""
         self._note_error(error)
-        self.failed = True
+        self._failed = True
+        self.context.on_failure(self.name, error)
+
+    def halt(self, error: HeadraceError) -> None:
+        """
+        Stop after the current batch, for a reason outside of this run, until it is resumed.
+
+        Not stored, like a failure: a restart continues.
+        """
+        if not self.failed:
+            if self.error is None:
+                self.error_since = self.context.wall()
+            self._halt = error
+            self.requests += 1
+
+    def lag_excess(self) -> LagExcess | None:
+        """Return how far it lags beyond its limit; None if it does not, or has no limit."""
+        if self.stopped or not self.recalled or not self.lag_watch.limited:
+            return None
+        return self.lag_watch.excess(self.context.log, self._following, self.context.wall())
+
+    @property
+    def _following(self) -> list[tuple[TableName, Position]]:
+        """The tables that follow the log, and what they have reached."""
+        return [(each.table, each.reached) for each in self.members if each.following]
 
     def lose(self, tables: Mapping[TableName, HeadraceError]) -> None:
         """Note which named tables cannot be captured any more; empty: all of them can be again."""
@@ -502,9 +535,19 @@ class PipelineRun:
     def _note_error(self, error: HeadraceError) -> None:
         if self.error is None:
             self.error_since = self.context.wall()
-        self.error = error
+        self._error = error
 
     # -- status -----------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        """Whether it stopped on an error, until it is resumed."""
+        return self._failed or self._halt is not None
+
+    @property
+    def error(self) -> HeadraceError | None:
+        """Why it has failed, or what the last step ended on, which is tried again."""
+        return self._error if self._failed else self._halt or self._error
 
     @property
     def state(self) -> str:
@@ -528,7 +571,7 @@ class PipelineRun:
             and self.opened
             and self.error is None
             and not (self.failed or self.paused or self.stopped or self.lost)
-            and not (self._durable and self.release.why)
+            and not (self.release.why and (self._durable or self.release.lagged))
             and all(member.shown for member in self.members)
             # The next step will find it; until then the rows are of another history.
             and not any(
@@ -642,8 +685,10 @@ class PipelineRun:
     def _release(self) -> None:
         """Reset the tables, because the source no longer retains their changes (R28)."""
         self._quiet_at = None
-        # A volatile target is rebuilt from the log anyway, and loads are from the log.
-        following = [each for each in self.members if each.following and self._durable]
+        # A volatile target is rebuilt from the log anyway, and loads are from the log. But one
+        # that lagged behind must not read all of it again.
+        lagged = self.release.lagged
+        following = [each for each in self.members if each.following and (self._durable or lagged)]
         if following and self.pipeline.mode == "changes":
             self.release.taken()
             self.fail(self._cannot_release(following[0]))
@@ -651,8 +696,16 @@ class PipelineRun:
         for each in following:
             each.load_reason = "released from its source"
         if following:
-            self._reset([(each, TableState.WAITING, _newer_than(each)) for each in following])
+            numbers = [self._newest(each) if lagged else _newer_than(each) for each in following]
+            self._reset(
+                [(each, TableState.WAITING, n) for each, n in zip(following, numbers, strict=True)]
+            )
         self.release.taken()
+
+    def _newest(self, member: Member) -> int:
+        """Return the number of the newest baseline that the log has, or that is awaited."""
+        newest = self.context.log.usable_baseline(member.table)
+        return max(_newer_than(member), newest.baseline if newest else 0)
 
     def _cannot_release(self, member: Member) -> ChangesMissing:
         return ChangesMissing(

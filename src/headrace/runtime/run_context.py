@@ -55,6 +55,9 @@ class RunContext:
     note: Callable[[HeadraceError], None] = lambda problem: None
     """Reports something that happened by itself, as a notice of the source."""
 
+    on_failure: Callable[[str, HeadraceError], None] = lambda pipeline, error: None
+    """Called once the pipeline has failed, with its name: others may have to stop, too."""
+
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""
 

@@ -57,6 +57,7 @@ from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
+from headrace.runtime.source_state import SourceState, SourceStateMachine
 from headrace.runtime.wal_pressure import pinned_by
 
 # --- the progress of copies -----------------------------------------------------------------------
@@ -189,6 +190,9 @@ a reply after 5 s; and what is committed at an unimpaired source is in the log a
 _LATE_SECONDS = 2.0
 """After this time a report of the lag, which comes every second, is late."""
 
+_LAGS_SECONDS = 1.0
+"""Between two comparisons of the lags of pipelines with their limits."""
+
 _NOTICES_KEPT = 100
 _NOTICE_SECONDS = 60.0
 """How many are kept at least, and how long all: hundreds of tables may be copied again at once."""
@@ -216,6 +220,10 @@ class WalGuard(Protocol):
 
     def look(self, room: Room) -> None:
         """Check a new measurement; called on the recorder's reader thread, never raises."""
+        ...
+
+    def look_at_lags(self) -> None:
+        """Compare the lag of each pipeline with its limit; called once a second."""
         ...
 
 
@@ -247,13 +255,25 @@ class SourceRun:
         clock: Callable[[], float] = time.monotonic,
         *,
         measures_lag: bool = False,
+        ordering: str = "total",
     ) -> None:
-        """`measures_lag` is the source's trait: without it, what was read counts as everything."""
+        """
+        `measures_lag` and `ordering` are traits of the source. Without the first, what was read
+        counts as everything.
+        """
         self.name = name
         self.kind = kind
         self.log = log
         self._state = "connecting"
         self._reason = ""
+        self.machine = SourceStateMachine(name, wall)
+        """Where its state changes, and who is told."""
+
+        self._observing = threading.Lock()
+        self._has_read = False
+        """Whether something was read since it was opened last, if only that there is nothing."""
+
+        self._ordering = ordering
         self._error: HeadraceError | None = None
         self._lost_at: float | None = None
         """Since when the source is not read, because of an error."""
@@ -298,6 +318,8 @@ class SourceRun:
         """Prevents the source from dropping our position; None while no pipeline runs."""
         self.retention: LogRetentionPolicy | None = None
         """Decides what may be removed from the log; None while not all pipelines are open."""
+        self._lags_at = clock()
+        """When the lags of pipelines are compared with their limits again."""
         self._room: Room | None = None
         self.tight = False
         """Whether a notice said that the source runs out of room; for the guard, which changes."""
@@ -326,6 +348,39 @@ class SourceRun:
         if self._unread is not None:
             return "failed"
         return "silent" if self._silent else self._state
+
+    def _observe(self) -> None:
+        """Move the state to what is known now: the only call of `SourceStateMachine.move`."""
+        with self._observing:  # or an older observation would come after a newer one
+            to, reason = self._observed()
+            if to != self.machine.state:
+                self.machine.move(to, reason)
+
+    def _observed(self) -> tuple[SourceState, str]:
+        silent = self._silent
+        if self._state == "closed" and self._start is None:
+            return SourceState.CLOSED, ""
+        if self.gave_up:
+            return SourceState.ERROR, self._reason
+        if (why := self._unread) is not None:
+            return SourceState.RECONNECTING, with_facts(why.message, why.facts, self.name)
+        if silent:
+            return SourceState.RECONNECTING, silent
+        return self._state_of_recorder(), self._reason
+
+    def _state_of_recorder(self) -> SourceState:
+        match self._state:
+            case "streaming":
+                return SourceState.STREAMING if self._has_read else SourceState.CONNECTED
+            case "watching":
+                return SourceState.CONNECTED
+            case "full":
+                return SourceState.PAUSED
+            case "reconnecting" | "failed":
+                return SourceState.RECONNECTING
+        # It is being opened: for the first time, or again after it was lost.
+        lost = self.machine.state == SourceState.RECONNECTING
+        return SourceState.RECONNECTING if lost else SourceState.CONNECTING
 
     @property
     def _silent(self) -> str:
@@ -388,6 +443,7 @@ class SourceRun:
                 return
             self._start = start
             self.recorder = start()
+        self._observe()
         # A recorder on a thread may have run before it was known here: requests that were sent
         # meanwhile are lost.
         self._ask_again()
@@ -419,13 +475,15 @@ class SourceRun:
                 return  # the engine has stopped, or another thread was faster
             old.stop(_END_SECONDS)
             self._error, self._state = None, "connecting"
-            self.gave_up = False
+            self.gave_up = self._has_read = False
+            self._observe()
             try:
                 self.recorder = start()
             except BaseException:
                 # Nothing is recorded now: a reset, or another change, starts a recorder again.
                 self._state, self.gave_up = "failed", True
                 self._error = RecorderFailed("The recorder could not be started", source=self.name)
+                self._observe()
                 raise
             self.recorder.restarts = old.restarts + 1
             self._ask_again()
@@ -449,6 +507,7 @@ class SourceRun:
         if self.recorder is not None:
             self.recorder.stop(timeout)
         self._state = "closed"
+        self._observe()
 
     def ask_baseline(self, table: str, newer_than: int = 0) -> None:
         """
@@ -487,6 +546,8 @@ class SourceRun:
 
     def info(self) -> SourceInfo:
         """Return the current info."""
+        self._observe()  # a recorder that hangs reports nothing, not even that
+        machine, end = self.machine, self.log.end
         counts = self.log.counts()
         recorder = self.recorder
         lag, reason = self._lag, self._reason
@@ -505,10 +566,14 @@ class SourceRun:
             name=self.name,
             kind=self.kind,
             state=self.state,
+            phase=machine.state,
+            since=machine.since,
+            ordering=self._ordering,
+            source_position=self.log.source_position_at(end),
             captured=counts.rows - self._captured_before,
             flushes=counts.flushes,
             bytes=counts.bytes,
-            end=self.log.end,
+            end=end,
             acknowledged=self.acknowledged,
             lag_changes=lag.changes,
             lag_seconds=seconds,
@@ -554,6 +619,7 @@ class SourceRun:
                 self._flushed(report)
             case LagReport():
                 self._lag, self._lag_at = report, now if measured is None else measured
+                self._has_read |= self._state == "streaming"
                 self._room = report.room or self._room
             case StateReport():
                 self._moved(report)
@@ -580,12 +646,17 @@ class SourceRun:
             case Failed():
                 self._failed(report)
         self._follow()
+        self._observe()
         if isinstance(report, LagReport):
             self._confirm(report)
         if (retention := self.retention) is not None and now >= retention.look_at:
             retention.look()
-        if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
-            guard.look(report.room)
+        if (guard := self.guard) is not None:
+            if isinstance(report, LagReport) and report.room:
+                guard.look(report.room)
+            if now >= self._lags_at:
+                self._lags_at = now + _LAGS_SECONDS
+                guard.look_at_lags()
         self._on_change()
 
     def note(self, problem: HeadraceError) -> None:
@@ -688,6 +759,7 @@ class SourceRun:
             )
         with self._lock:
             self._state = report.state
+            self._has_read &= report.state in ("streaming", "full")
             if report.state != "connecting":  # a first attempt: why it was lost before still holds
                 self._reason = report.reason
             if report.state in ("reconnecting", "failed"):

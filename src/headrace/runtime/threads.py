@@ -6,7 +6,8 @@ can be paused between two steps.
 
 `SourceWalGuard` prevents a source from dropping our position: it checks each measurement of the
 space that the source uses for us (R28). One pipeline at a time is released, and the next one only
-after the source had time to show the effect.
+after the source had time to show the effect. It also compares each pipeline's lag with its limit
+(R29): from outside, because a pipeline may hang in its target.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import suppress
 
 from headrace.capture.source import Room
 from headrace.changelog.reader import LogReader
-from headrace.errors import ControlError, HeadraceError, SourceFilling
+from headrace.errors import ControlError, HeadraceError, LagExceeded, SourceFilling
 from headrace.observe.logs import logger
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
@@ -66,6 +67,12 @@ class SourceWalGuard:
             self._acknowledge()
             return
         facts = {"source": self._recording.name, "used": room.used, "limit": room.limit}
+        if self._release(name, facts):
+            self._patience = PATIENCE
+            self._wake(self._runs[name])
+
+    def _release(self, name: str, facts: Mapping[str, object]) -> bool:
+        """Release a pipeline, with a notice; return whether that could be stored."""
         try:
             self._runs[name].release_source(**facts)
             self._acknowledge()
@@ -78,11 +85,29 @@ class SourceWalGuard:
                 code=error.code,
                 problem=str(error),
             )
-            return
-        self._patience = PATIENCE
-        self._wake(self._runs[name])
+            return False
         if (released := self._runs[name].release.why) is not None:
             self._recording.note(released)
+        return True
+
+    def look_at_lags(self) -> None:
+        """Act on pipelines that lag behind by more than their limit allows."""
+        for run in self._runs.values():
+            policy = run.pipeline.lag.policy
+            done = run.failed if policy == "error" else run.release.why is not None
+            if policy == "block" or done or (excess := run.lag_excess()) is None:
+                continue
+            if policy == "error":
+                error = LagExceeded(
+                    f"Pipeline {run.name} lags behind by more than its limit",
+                    pipeline=run.name,
+                    **excess.facts,
+                )
+                run.halt(error)
+                run.context.on_failure(run.name, error)
+            else:
+                self._release(run.name, {"source": self._recording.name, **excess.facts})
+            self._wake(run)
 
     def _warn(self, room: Room, held_by: str) -> None:
         source = self._recording

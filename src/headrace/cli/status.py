@@ -233,6 +233,7 @@ _LOOK_SECONDS = 0.25
     callback=as_optional_seconds,
     help="Wait up to this long until the engine runs and everything is ready.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also show counts by table and operation.")
 @json_option
 def status(
     config: Path | None,
@@ -240,6 +241,7 @@ def status(
     data: Path | None,
     ready: bool,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """
@@ -257,6 +259,8 @@ def status(
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
     else:
+        if verbose and report["pipelines"]:
+            output_console().print(counts_table(report))
         output_console().print(status_view(report, same_engine(config, sets, data)))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not report["ready"] else errors.DONE
@@ -319,6 +323,31 @@ def _view(
 def status_table(report: Mapping[str, Any]) -> RenderableType:
     """Return the table of pipelines, with as many columns as fit."""
     return _Fitted(report["pipelines"])
+
+
+_COUNTS = ("inserts", "updates", "deletes", "truncates", "baseline_rows", "errors", "dead_letters")
+
+
+def counts_table(report: Mapping[str, Any]) -> RenderableType:
+    """Return what was delivered, by table and operation, since each pipeline first ran."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    shown.add_column("PIPELINE")
+    shown.add_column("TABLE")
+    for name in _COUNTS:
+        shown.add_column(name.replace("_", " ").upper(), justify="right")
+    shown.add_column("LAST CHANGE")
+    for each in report["pipelines"]:
+        tables = each["tables"]
+        for table in tables if len(tables) == 1 else [*tables, {**each, "table": "(all)"}]:
+            # The errors of most pipelines are of no table: they are in the pipeline's counts.
+            counts = each["counts"] if len(tables) == 1 else table["counts"]
+            last = UNKNOWN if table["last_change"] is None else _moment(table["last_change"])
+            shown.add_row(
+                each["name"], table["table"], *(f"{counts[name]:,}" for name in _COUNTS), last
+            )
+    return shown
 
 
 @dataclass(frozen=True, slots=True)

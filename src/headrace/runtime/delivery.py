@@ -31,6 +31,7 @@ Long because rows, frames and staged parts must all be delivered in the same saf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -75,6 +76,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
+from headrace.runtime.counters import OF_NO_TABLE, Counters, OperationCounts
 from headrace.runtime.info import BatchTimes, Hops
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
@@ -371,6 +373,7 @@ class Delivery:
         self.changes = 0
         self.batches = 0
         self.hops = Hops()
+        self.counters = Counters(context.wall)
         self.applying: tuple[int, float] | None = None
         """The changes of the batch in progress, and when it began; stays if it fails."""
         self._pipeline = pipeline
@@ -450,6 +453,7 @@ class Delivery:
         # Invariant 2: progress covers writes that have returned, never more.
         for member in taking:
             member.reached = upto
+        self._count(taking, batch)
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
@@ -457,6 +461,11 @@ class Delivery:
         if times is not None:
             committed = batch.begun / 1_000_000
             self.hops.add(BatchTimes(committed, *times, computed_at, context.wall()))
+
+    def _count(self, taking: Sequence[Member], batch: LogBatch) -> None:
+        for member in taking:
+            if files := batch.files_of(member.table):
+                self.counters.add(member.table, OperationCounts.of_files(files))
 
     def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
         """Return one table's share of a batch, computed or staged."""
@@ -573,7 +582,10 @@ class Delivery:
 
     def recall(self) -> None:
         """Read the intent of the previous run."""
-        self._intent = self._context.store.intent(self.name)
+        store = self._context.store
+        self._intent = store.intent(self.name)
+        self.counters.recall(store.counts(self.name))
+        store.count_with(self.counters)
         if self._target.traits.durable:
             self.tried = self._context.log.end
 
@@ -612,8 +624,17 @@ class Delivery:
     def _keep(self, new: Sequence[NewDeadLetter]) -> None:
         if new:
             self._context.check_run()
-            keep(self.dead_letters, new, self._pipeline, self.name)
+            count = keep(self.dead_letters, new, self._pipeline, self.name)
+            self._count_dead_letters(new, count)
             reach(DEAD_LETTERS_STORED)
+
+    def _count_dead_letters(self, given: Sequence[NewDeadLetter], new: int) -> None:
+        """Count dead letters that were stored; some of those given may have been stored before."""
+        tables = Counter(each.table for each in given)
+        if len(tables) > 1 and new < len(given):
+            tables = Counter({OF_NO_TABLE: new})  # it is not known which of them are new
+        for table, count in tables.items():
+            self.counters.add(table, OperationCounts(dead_letters=min(count, new)))
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
         for table, each in computed.items():
@@ -648,12 +669,14 @@ class Delivery:
             number = baseline.baseline
             failures = self._staging.baseline(member.table, number, first, parts, rows)
             self._keep_of_baseline(baseline, failures, first)
+            self._count_baseline(baseline)
             return
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
             refused += self._load_rows(member, baseline, loading, loaded.rows, len(refused))
             failures += loaded.failures
         self._keep_of_baseline(baseline, [*failures, *refused], first)
+        self._count_baseline(baseline)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Pass a baseline's rows to the user's function, in pieces."""
@@ -665,6 +688,10 @@ class Delivery:
         self._jobs.count += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
+        self._count_baseline(baseline)
+
+    def _count_baseline(self, baseline: Baseline) -> None:
+        self.counters.add(baseline.table, OperationCounts(baseline_rows=baseline.rows))
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
@@ -678,6 +705,7 @@ class Delivery:
         self._context.check_run()
         self._offer([member], batch, {member.table: computed}, load.loading.catch_up, load)
         load.reached = batch.last
+        self._count([member], batch)
         self.changes += batch.rows
 
     def _disown(self, member: Member) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.runtime.counters import NOTHING_COUNTED, OperationCounts
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:
@@ -226,6 +227,12 @@ class TableInfo:
     reason: str = ""
     """Why it is loaded again; empty if it is not."""
 
+    counts: OperationCounts = NOTHING_COUNTED
+    """What was delivered, by operation; kept over restarts."""
+
+    last_change: float | None = None
+    """When changes were last applied, in seconds since 1970; None if none were."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
@@ -288,6 +295,18 @@ class PipelineInfo:
 
     spark_down_seconds: float | None = None
     """For how long Spark has been dead, or has not answered; None if it runs."""
+
+    counts: OperationCounts = NOTHING_COUNTED
+    """What was delivered, of all tables, by operation; kept over restarts."""
+
+    counted_since: float | None = None
+    """When counting began: the first start of the pipeline, in seconds since 1970."""
+
+    last_change: float | None = None
+    """When changes were last applied, in seconds since 1970; None if none were."""
+
+    started: float | None = None
+    """When it was started in this engine, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +442,9 @@ class SourceInfo:
 
     newest: float | None = None
     """The latest commit time in the log, in seconds since 1970; None if it has no change."""
+
+    started: float | None = None
+    """When this engine began to record it, in seconds since 1970."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------

@@ -41,6 +41,7 @@ from headrace.errors import (
     TargetError,
 )
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.counters import OF_NO_TABLE, OperationCounts
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.info import RowCounts
 from headrace.runtime.model import (
@@ -135,6 +136,7 @@ class PipelineRun:
         self.target: Target = pipeline.target
         self.kind = self.target.traits.type
         self.row_counts = RowCounts(self.target.row_count, context.clock)
+        self.started = context.wall()
         self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
         self.error_since: float | None = None
@@ -359,6 +361,7 @@ class PipelineRun:
         try:
             self._take_requests()
             self._store_progress(always=True)
+            self.context.store.store_counts(self.name)
         finally:
             self.stopped = True
             self.row_counts.close()
@@ -503,6 +506,10 @@ class PipelineRun:
         if self.error is None:
             self.error_since = self.context.wall()
         self.error = error
+        if not isinstance(error, JobCancelled):  # requested, by a pause or a stop
+            of = error.facts.get("table")
+            table = str(of) if of in self.tables else OF_NO_TABLE
+            self.delivery.counters.add(table, OperationCounts(errors=1))
 
     # -- status -----------------------------------------------------------------------
 

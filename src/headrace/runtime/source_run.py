@@ -292,6 +292,7 @@ class SourceRun:
         """Called when the fence was closed, on the recorder's reader thread."""
 
         self._clock = clock
+        self._started = wall()
         self._reported_at = self._lag_at = clock()
         self._progress = Progress(clock)
         self.guard: WalGuard | None = None
@@ -525,6 +526,7 @@ class SourceRun:
             notices=self._notices,
             error_since=self._unread_at or self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
+            started=self._started,
         )
 
     def _room_info(self) -> RoomInfo | None:

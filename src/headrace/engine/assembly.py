@@ -57,6 +57,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
         state.notify,
         time.time,
         measures_lag=source.traits.measures_lag,
+        emit=state.events.emit,
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
@@ -105,6 +106,7 @@ def pipeline_run(
         schemas=partial(state.tables.schemas_for, pipeline, recording),
         fence=recording.fence,
         note=recording.note,
+        emit=state.events.emit,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)

@@ -1,17 +1,12 @@
 """
 What an engine reports about itself, as frozen values of one moment, and the options of its logs.
 
-`Hops` measures how long a change takes, hop by hop, from its commit at the source to its
-readers. It keeps the last batches; each sample is for the oldest commit of its batch. Times are of
-the wall clock, because commit times come from another process.
-
 `LogOptions` is the argument of `Engine(log=…)`: retention and size of the logs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,72 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
-from headrace.runtime.counters import NOTHING_COUNTED, OperationCounts
+from headrace.runtime.counters import NOTHING_COUNTED, Hop, OperationCounts
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:
     from headrace.runtime.retention import Pin
-
-
-# --- latency by hop -------------------------------------------------------------------------------
-
-HOPS = ("captured", "flushed", "job", "applied", "total")
-KEPT = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """Quantiles of one hop, in milliseconds."""
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """The moments of one batch, in seconds since 1970."""
-
-    committed: float
-    captured: float
-    flushed: float
-    computed: float
-    applied: float
-
-
-class Hops:
-    """The last samples of a pipeline. Safe to call from several threads."""
-
-    def __init__(self) -> None:
-        self._samples: deque[BatchTimes] = deque(maxlen=KEPT)
-        self._lock = threading.Lock()
-
-    def add(self, sample: BatchTimes) -> None:
-        """Remember a batch."""
-        with self._lock:
-            self._samples.append(sample)
-
-    def quantiles(self) -> Mapping[str, Hop]:
-        """Return the quantiles of every hop; empty before the first sample."""
-        with self._lock:
-            samples = list(self._samples)
-        if not samples:
-            return {}
-        spans = {
-            "captured": [s.captured - s.committed for s in samples],
-            "flushed": [s.flushed - s.captured for s in samples],
-            "job": [s.computed - s.flushed for s in samples],
-            "applied": [s.applied - s.computed for s in samples],
-            "total": [s.applied - s.committed for s in samples],
-        }
-        return {name: _quantiles(sorted(values)) for name, values in spans.items()}
-
-
-def _quantiles(ordered: list[float]) -> Hop:
-    def at(part: float) -> float:
-        return round(1_000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3)
-
-    return Hop(at(0.50), at(0.95), at(0.99))
 
 
 # --- the rows of a target -------------------------------------------------------------------------

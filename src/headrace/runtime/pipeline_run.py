@@ -40,6 +40,12 @@ from headrace.errors import (
     LostLog,
     TargetError,
 )
+from headrace.observe.events import (
+    AttemptFailed,
+    PipelineStateChanged,
+    PolicyTriggered,
+    RebaselineTriggered,
+)
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.counters import OF_NO_TABLE, OperationCounts
 from headrace.runtime.delivery import Delivery
@@ -175,6 +181,9 @@ class PipelineRun:
         """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
         self._stay = _Stay(self.target)
+        self._told = ""
+        """The state that observers were told."""
+        self._telling = threading.Lock()
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -187,8 +196,11 @@ class PipelineRun:
         """
         if self.stopped:
             return IDLE
-        with self._stay:
-            return self._step()
+        try:
+            with self._stay:
+                return self._step()
+        finally:
+            self._tell_state()
 
     def _step(self) -> float | None:
         # First of all, even before requests: after this, only a restart helps.
@@ -211,9 +223,11 @@ class PipelineRun:
             self._attempts += 1
             verdict = decide(error, self._attempts, self.context.retries)
             if isinstance(verdict, Again):
+                self._tell_failed(error, verdict.after)
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.
             self.failed = self._stuck = True
+            self._tell_failed(error, None)
             return IDLE
         self.error, self._stuck = None, False
         self._attempts = 0
@@ -265,6 +279,8 @@ class PipelineRun:
         due = context.clock() - self._stored_at >= STORE_EVERY
         moved = [m for m in self.members if m.following and m.reached > m.stored]
         if not moved or not (always or due):
+            if not self._durable:
+                self.delivery.report.stored()
             return
         for at in sorted({member.reached for member in moved}):
             together = [member for member in moved if member.reached == at]
@@ -273,6 +289,7 @@ class PipelineRun:
             for member in together:
                 member.stored = stored
         self._stored_at = context.clock()
+        self.delivery.report.stored()
 
     # -- start and end ----------------------------------------------------------------
 
@@ -321,6 +338,7 @@ class PipelineRun:
             self._resume_table(member)
         self.delivery.recall()
         self.recalled = True
+        self._tell_state()
 
     def _open_target(self) -> None:
         self._stay.check()
@@ -355,6 +373,7 @@ class PipelineRun:
         """
         if self.abandoned:
             self.stopped = True
+            self._tell_state()
             return
         if isinstance(self.error, JobCancelled):
             self.error = None  # caused by this stop
@@ -370,6 +389,7 @@ class PipelineRun:
                     self.new_tables.close()
             finally:
                 self.prepared.close()
+                self._tell_state()
 
     @property
     def abandoned(self) -> bool:
@@ -455,6 +475,7 @@ class PipelineRun:
         """Do nothing from the next step on; stored, so that it survives a restart."""
         self.context.store.set_paused(self.name, True)
         self.paused = True
+        self._tell_state()
 
     def resume(self) -> None:
         """Continue after a pause, or retry after a failure."""
@@ -462,6 +483,7 @@ class PipelineRun:
         self.paused = False
         self._attempts = 0
         self.failed = False
+        self._tell_state()
         self.requests += 1
 
     def nudge(self) -> None:
@@ -496,11 +518,13 @@ class PipelineRun:
         """Stop on an error from outside, such as another engine that has taken over."""
         self._note_error(error)
         self.failed = True
+        self._tell_state()
 
     def lose(self, tables: Mapping[TableName, HeadraceError]) -> None:
         """Note which named tables cannot be captured any more; empty: all of them can be again."""
         self.lost_since = (self.lost_since or self.context.wall()) if tables else None
         self.lost = tables
+        self._tell_state()
 
     def _note_error(self, error: HeadraceError) -> None:
         if self.error is None:
@@ -510,6 +534,27 @@ class PipelineRun:
             of = error.facts.get("table")
             table = str(of) if of in self.tables else OF_NO_TABLE
             self.delivery.counters.add(table, OperationCounts(errors=1))
+
+    def _tell_state(self) -> None:
+        """Tell observers the state, if it is another one; called after each change."""
+        with self._telling:  # requests come from other threads
+            if (new := str(self.state)) == self._told:
+                return
+            old, self._told = self._told, new
+            error = self.error if new == PipelineState.FAILED else None
+            error = error or next(iter(self.lost.values()), None)
+            now = self.context.wall()
+            self.context.emit(PipelineStateChanged(self.name, old, new, error, now))
+
+    def _tell_failed(self, error: HeadraceError, pause: float | None) -> None:
+        emit, now = self.context.emit, self.context.wall()
+        emit(AttemptFailed(self.name, error, self._attempts, pause, now))
+        if pause is None:
+            emit(PolicyTriggered(self.name, "isolate", error, now))
+
+    def _tell_rebaseline(self, member: Member) -> None:
+        emit, now = self.context.emit, self.context.wall()
+        emit(RebaselineTriggered(self.name, self.source, member.table, member.load_reason, now))
 
     # -- status -----------------------------------------------------------------------
 
@@ -660,6 +705,9 @@ class PipelineRun:
         if following:
             self._reset([(each, TableState.WAITING, _newer_than(each)) for each in following])
         self.release.taken()
+        self.context.emit(
+            PolicyTriggered(self.name, "release", self.release.why, self.context.wall())
+        )
 
     def _cannot_release(self, member: Member) -> ChangesMissing:
         return ChangesMissing(
@@ -682,6 +730,7 @@ class PipelineRun:
         for each, state, newer in moves:
             self._loads.drop(each)
             each.state, each.newer_than, each.reload_after = state, newer, 0
+            self._tell_rebaseline(each)
         self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
@@ -734,6 +783,7 @@ class PipelineRun:
             self.delivery.forget_intent()
             member.load_reason = rebaseline_phrase("" if log.gap is None else log.gap.reason)
             self._loads.move(member, TableState.WAITING)
+            self._tell_rebaseline(member)
 
 
 def _newer_than(member: Member) -> int:

@@ -16,6 +16,7 @@ from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import Fenced, HeadraceError
+from headrace.observe.events import Event
 from headrace.pipeline.batch import Runner
 from headrace.runtime.lease import Fence
 from headrace.runtime.store import ProgressStore
@@ -54,6 +55,9 @@ class RunContext:
 
     note: Callable[[HeadraceError], None] = lambda problem: None
     """Reports something that happened by itself, as a notice of the source."""
+
+    emit: Callable[[Event], None] = lambda event: None
+    """Passes an event to observers, after its effect."""
 
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""

@@ -52,6 +52,14 @@ from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError, LostLog, RecorderFailed, with_facts
+from headrace.observe.events import (
+    AckAdvanced,
+    Event,
+    LagUpdated,
+    SourceConnected,
+    SourceDisconnected,
+    SourceStateChanged,
+)
 from headrace.observe.logs import logger
 from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
@@ -196,6 +204,9 @@ _NOTICE_SECONDS = 60.0
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
 
+_CONNECTED = ("waiting", "streaming", "watching", "full", "resetting")
+"""States in which the recorder is connected to the source."""
+
 _log = logger(__name__)
 
 
@@ -247,12 +258,19 @@ class SourceRun:
         clock: Callable[[], float] = time.monotonic,
         *,
         measures_lag: bool = False,
+        emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """`measures_lag` is the source's trait: without it, what was read counts as everything."""
+        """
+        `measures_lag` is the source's trait: without it, what was read counts as everything.
+        `emit` passes events to observers.
+        """
         self.name = name
         self.kind = kind
         self.log = log
         self._state = "connecting"
+        self._connected = False
+        """Whether observers were told that it is connected."""
+        self._emit = emit
         self._reason = ""
         self._error: HeadraceError | None = None
         self._lost_at: float | None = None
@@ -419,14 +437,16 @@ class SourceRun:
             if old is None or start is None or not (at_work or self.gave_up):
                 return  # the engine has stopped, or another thread was faster
             old.stop(_END_SECONDS)
-            self._error, self._state = None, "connecting"
+            self._error = None
+            self._enter("connecting", "its recorder is replaced")
             self.gave_up = False
             try:
                 self.recorder = start()
             except BaseException:
                 # Nothing is recorded now: a reset, or another change, starts a recorder again.
-                self._state, self.gave_up = "failed", True
+                self.gave_up = True
                 self._error = RecorderFailed("The recorder could not be started", source=self.name)
+                self._enter("failed", self._error.message)
                 raise
             self.recorder.restarts = old.restarts + 1
             self._ask_again()
@@ -446,10 +466,11 @@ class SourceRun:
     def stop(self, timeout: float) -> None:
         """Let the recorder flush its changes and exit."""
         with self._starting:
-            self._start, self._state = None, "closed"
+            self._start = None
+            self._enter("closed", "")
         if self.recorder is not None:
             self.recorder.stop(timeout)
-        self._state = "closed"
+        self._enter("closed", "")
 
     def ask_baseline(self, table: str, newer_than: int = 0) -> None:
         """
@@ -481,6 +502,7 @@ class SourceRun:
             assert upto <= end, "acknowledged beyond what the log has synced"
             self.acknowledged = upto
         self.send(Acknowledge(str(upto)))
+        self._emit(AckAdvanced(self.name, upto, self._wall()))
 
     def flush_times(self, entry: int) -> tuple[float, float] | None:
         """Return when the first change of an entry was read, and when it was flushed."""
@@ -555,7 +577,7 @@ class SourceRun:
             case Flushed():
                 self._flushed(report)
             case LagReport():
-                self._lag, self._lag_at = report, now if measured is None else measured
+                self._measured(report, now if measured is None else measured)
                 self._room = report.room or self._room
             case StateReport():
                 self._moved(report)
@@ -598,6 +620,12 @@ class SourceRun:
             kept = [n for n in self._notices if n.at > now - _NOTICE_SECONDS]
             kept = kept if len(kept) >= _NOTICES_KEPT else [*self._notices[1 - _NOTICES_KEPT :]]
             self._notices = (*kept, Notice(number, now, problem))
+
+    def _measured(self, report: LagReport, at: float) -> None:
+        before, self._lag, self._lag_at = self._lag, report, at
+        lag = (report.changes, report.bytes, report.seconds)
+        if lag != (before.changes, before.bytes, before.seconds):
+            self._emit(LagUpdated(self.name, *lag, self._wall()))
 
     def _confirm(self, report: LagReport) -> None:
         """Remember what the log has everything of, if the report says so."""
@@ -645,7 +673,8 @@ class SourceRun:
         with self._lock:
             self._error = report.error()
             reason = with_facts(report.message, report.facts, self.name)
-            self._state, self._reason = "failed", reason
+            self._reason = reason
+            self._enter("failed", reason)
             self._lost_at = self._lost_at or self._wall()
             reset_not_begun = report.stops and self._reset.stopped()
             self.gave_up = report.stops
@@ -689,7 +718,7 @@ class SourceRun:
                 "source changed state", source=self.name, state=report.state, reason=report.reason
             )
         with self._lock:
-            self._state = report.state
+            self._enter(report.state, report.reason)
             if report.state != "connecting":  # a first attempt: why it was lost before still holds
                 self._reason = report.reason
             if report.state in ("reconnecting", "failed"):
@@ -707,6 +736,19 @@ class SourceRun:
         if (retention := self.retention) is not None:
             retention.forget()
         self._ask_again()
+
+    def _enter(self, state: str, reason: str) -> None:
+        """Move to a state, and tell observers."""
+        old, self._state = self._state, state
+        if old == state:
+            return
+        now, connected = self._wall(), state in _CONNECTED
+        self._emit(SourceStateChanged(self.name, old, state, reason, now))
+        if connected and not self._connected:
+            self._emit(SourceConnected(self.name, self.kind, now))
+        elif self._connected and not connected:
+            self._emit(SourceDisconnected(self.name, reason, now))
+        self._connected = connected
 
     def _ask_again(self) -> None:
         """Send all open requests again: the recorder may not have received them."""

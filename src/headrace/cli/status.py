@@ -132,6 +132,9 @@ def remarks(
     if (down := report.get("spark_down_seconds")) is not None:
         since = _moment(time.time() - down)
         yield Remark(f"Spark is not running, or does not answer, since {since}")
+    for each in report.get("observers", ()):
+        if each["dropped"] or each["errors"]:
+            yield Remark(_observer_text(each))
     for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
@@ -191,6 +194,13 @@ def _since(each: Mapping[str, Any]) -> str:
 
 def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+
+
+def _observer_text(observer: Mapping[str, Any]) -> str:
+    dropped, errors = observer["dropped"], observer["errors"]
+    parts = [f"missed {dropped:,} events, because it is too slow"] if dropped else []
+    parts += [f"raised {errors:,} times; the log file has the first error"] if errors else []
+    return f"observer {observer['name']} {', and '.join(parts)}"
 
 
 def batch_text(pipeline: Mapping[str, Any]) -> str:

@@ -362,7 +362,7 @@ OF_CONTROL = (
         '        state = TableState.COMPLETE if self._pipeline.mode == "baseline"'
         " else TableState.LIVE\n",
         "        member.baseline = baseline\n"
-        "        self._tell_completed(member)\n"
+        "        self._report_completed(member)\n"
         '        state = TableState.COMPLETE if self._pipeline.mode == "baseline"'
         " else TableState.LIVE\n",
         test=(
@@ -375,9 +375,9 @@ OF_CONTROL = (
         "runtime/pipeline_run.py",
         "        self.context.store.set_paused(self.name, True)\n"
         "        self.paused = True\n"
-        "        self._tell_state()\n",
+        "        self._report_state()\n",
         "        self.paused = True\n"
-        "        self._tell_state()\n"
+        "        self._report_state()\n"
         "        self.context.store.set_paused(self.name, True)\n",
         test=f"{EVENTS}::test_a_pause_is_reported_once_it_is_stored_and_each_move_once",
     ),

@@ -10,7 +10,7 @@ and agree with the progress after a crash.
 readers. It keeps the last batches; each sample is for the oldest commit of its batch. Times are of
 the wall clock, because commit times come from another process.
 
-`DeliveryReport` is what a run's delivery reports to: it counts, measures, and tells observers.
+`DeliveryReport` is what a run's delivery reports to: it counts, measures, and reports to observers.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ Received: TypeAlias = Sequence[ChangesReceived]
 
 
 class DeliveryReport:
-    """Counts what one pipeline delivers, and tells observers. Only for the run's thread."""
+    """Counts what one pipeline delivers, and reports it to observers. Only for the run's thread."""
 
     def __init__(
         self, pipeline: str, wall: Callable[[], float], emit: Callable[[Event], None]
@@ -263,7 +263,7 @@ class DeliveryReport:
         *,
         catching_up: bool,
     ) -> Received:
-        """Tell that a batch was taken from the log; return what it has, by table."""
+        """Report that a batch was taken from the log; return what it has, by table."""
         now, found = self._wall(), []
         for table, files in tables:
             if files:
@@ -277,7 +277,7 @@ class DeliveryReport:
         return found
 
     def applied(self, received: Received, upto: Position) -> None:
-        """Count what the target has taken; it is told with `stored`."""
+        """Count what the target has taken; `stored` reports it."""
         now = self._wall()
         for each in received:
             counts = (each.inserts, each.updates, each.deletes, each.truncates)
@@ -290,20 +290,20 @@ class DeliveryReport:
             )
 
     def stored(self) -> None:
-        """Tell what was applied, now that progress covers it."""
+        """Report what was applied, now that progress covers it."""
         applied, self._applied = self._applied, []
         for each in applied:
             self._emit(each)
 
     def caught_up(self, received: Received, upto: Position) -> None:
-        """Count and tell what a table that is being loaded has taken; it has no stored progress."""
+        """Count and report what a table has taken while it is loaded; no progress is stored."""
         waiting, self._applied = self._applied, []
         self.applied(received, upto)
         self.stored()
         self._applied = waiting
 
     def loaded(self, baseline: Baseline, rows: int) -> None:
-        """Tell how many rows of a baseline the target has taken so far."""
+        """Report how many rows of a baseline the target has taken so far."""
         number, now = baseline.baseline, self._wall()
         self._emit(BaselineRowsLoaded(self._pipeline, baseline.table, number, rows, now))
 
@@ -312,7 +312,7 @@ class DeliveryReport:
         self.counters.add(baseline.table, OperationCounts(baseline_rows=baseline.rows))
 
     def dead_letters(self, tables: Iterable[str], new: int) -> None:
-        """Count and tell stored dead letters of tables, some of which may have been there."""
+        """Count and report stored dead letters of tables, some of which may have been there."""
         given = Counter(tables)
         if len(given) > 1 and new < given.total():
             given = Counter({OF_NO_TABLE: new})  # it is not known which of them are new

@@ -181,9 +181,9 @@ class PipelineRun:
         """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
         self._stay = _Stay(self.target)
-        self._told = ""
-        """The state that observers were told."""
-        self._telling = threading.Lock()
+        self._reported = ""
+        """The last state that was reported."""
+        self._reporting = threading.Lock()
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -200,7 +200,7 @@ class PipelineRun:
             with self._stay:
                 return self._step()
         finally:
-            self._tell_state()
+            self._report_state()
 
     def _step(self) -> float | None:
         # First of all, even before requests: after this, only a restart helps.
@@ -223,11 +223,11 @@ class PipelineRun:
             self._attempts += 1
             verdict = decide(error, self._attempts, self.context.retries)
             if isinstance(verdict, Again):
-                self._tell_failed(error, verdict.after)
+                self._report_failure(error, verdict.after)
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.
             self.failed = self._stuck = True
-            self._tell_failed(error, None)
+            self._report_failure(error, None)
             return IDLE
         self.error, self._stuck = None, False
         self._attempts = 0
@@ -338,7 +338,7 @@ class PipelineRun:
             self._resume_table(member)
         self.delivery.recall()
         self.recalled = True
-        self._tell_state()
+        self._report_state()
 
     def _open_target(self) -> None:
         self._stay.check()
@@ -373,7 +373,7 @@ class PipelineRun:
         """
         if self.abandoned:
             self.stopped = True
-            self._tell_state()
+            self._report_state()
             return
         if isinstance(self.error, JobCancelled):
             self.error = None  # caused by this stop
@@ -389,7 +389,7 @@ class PipelineRun:
                     self.new_tables.close()
             finally:
                 self.prepared.close()
-                self._tell_state()
+                self._report_state()
 
     @property
     def abandoned(self) -> bool:
@@ -475,7 +475,7 @@ class PipelineRun:
         """Do nothing from the next step on; stored, so that it survives a restart."""
         self.context.store.set_paused(self.name, True)
         self.paused = True
-        self._tell_state()
+        self._report_state()
 
     def resume(self) -> None:
         """Continue after a pause, or retry after a failure."""
@@ -483,7 +483,7 @@ class PipelineRun:
         self.paused = False
         self._attempts = 0
         self.failed = False
-        self._tell_state()
+        self._report_state()
         self.requests += 1
 
     def nudge(self) -> None:
@@ -518,13 +518,13 @@ class PipelineRun:
         """Stop on an error from outside, such as another engine that has taken over."""
         self._note_error(error)
         self.failed = True
-        self._tell_state()
+        self._report_state()
 
     def lose(self, tables: Mapping[TableName, HeadraceError]) -> None:
         """Note which named tables cannot be captured any more; empty: all of them can be again."""
         self.lost_since = (self.lost_since or self.context.wall()) if tables else None
         self.lost = tables
-        self._tell_state()
+        self._report_state()
 
     def _note_error(self, error: HeadraceError) -> None:
         if self.error is None:
@@ -535,24 +535,24 @@ class PipelineRun:
             table = str(of) if of in self.tables else OF_NO_TABLE
             self.delivery.counters.add(table, OperationCounts(errors=1))
 
-    def _tell_state(self) -> None:
-        """Tell observers the state, if it is another one; called after each change."""
-        with self._telling:  # requests come from other threads
-            if (new := str(self.state)) == self._told:
+    def _report_state(self) -> None:
+        """Report the state to observers if it is another one; called after each change."""
+        with self._reporting:  # requests come from other threads
+            if (new := str(self.state)) == self._reported:
                 return
-            old, self._told = self._told, new
+            old, self._reported = self._reported, new
             error = self.error if new == PipelineState.FAILED else None
             error = error or next(iter(self.lost.values()), None)
             now = self.context.wall()
             self.context.emit(PipelineStateChanged(self.name, old, new, error, now))
 
-    def _tell_failed(self, error: HeadraceError, pause: float | None) -> None:
+    def _report_failure(self, error: HeadraceError, pause: float | None) -> None:
         emit, now = self.context.emit, self.context.wall()
         emit(AttemptFailed(self.name, error, self._attempts, pause, now))
         if pause is None:
             emit(PolicyTriggered(self.name, "isolate", error, now))
 
-    def _tell_rebaseline(self, member: Member) -> None:
+    def _report_rebaseline(self, member: Member) -> None:
         emit, now = self.context.emit, self.context.wall()
         emit(RebaselineTriggered(self.name, self.source, member.table, member.load_reason, now))
 
@@ -730,7 +730,7 @@ class PipelineRun:
         for each, state, newer in moves:
             self._loads.drop(each)
             each.state, each.newer_than, each.reload_after = state, newer, 0
-            self._tell_rebaseline(each)
+            self._report_rebaseline(each)
         self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
@@ -783,7 +783,7 @@ class PipelineRun:
             self.delivery.forget_intent()
             member.load_reason = rebaseline_phrase("" if log.gap is None else log.gap.reason)
             self._loads.move(member, TableState.WAITING)
-            self._tell_rebaseline(member)
+            self._report_rebaseline(member)
 
 
 def _newer_than(member: Member) -> int:

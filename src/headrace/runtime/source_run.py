@@ -269,7 +269,7 @@ class SourceRun:
         self.log = log
         self._state = "connecting"
         self._connected = False
-        """Whether observers were told that it is connected."""
+        """Whether the last event of the connection was that it is connected."""
         self._emit = emit
         self._reason = ""
         self._error: HeadraceError | None = None
@@ -738,7 +738,7 @@ class SourceRun:
         self._ask_again()
 
     def _enter(self, state: str, reason: str) -> None:
-        """Move to a state, and tell observers."""
+        """Move to a state, and report it to observers."""
         old, self._state = self._state, state
         if old == state:
             return

@@ -243,9 +243,9 @@ class Loads:
         member.baseline, member.state = baseline, state
         member.loads_from, member.loads_number, self._goal = None, 0, None
         member.load_reason = ""
-        self._tell_completed(member)
+        self._report_completed(member)
 
-    def _tell_completed(self, member: Member) -> None:
+    def _report_completed(self, member: Member) -> None:
         begun = self._began.pop(member.table, None)
         if begun is None or begun.baseline.baseline != member.baseline:
             return

@@ -193,7 +193,7 @@ def test_every_state_of_a_source_and_a_table_is_in_the_reference() -> None:
         (ROOT / "src/headrace" / module).read_text()
         for module in ("capture/recorder.py", "capture/process.py", "runtime/source_run.py")
     )
-    moves = re.findall(r'(?:_move\(|StateReport\(|_state = )"([a-z]+)"', code)
+    moves = re.findall(r'(?:_move\(|StateReport\(|_state = |_enter\()"([a-z]+)"', code)
     states = {*moves, "resetting", "silent", *TableState, *PipelineState}
     assert {"full", "watching", "catching_up", "paused"} <= states
     assert [state for state in sorted(states) if f"`{state}`" not in reference] == []

@@ -20,6 +20,7 @@ GROUPS = {"headrace.filters", "headrace.sources", "headrace.targets", "headrace.
 
 NO_MODULES = {
     "headrace.secrets": "a group of entry points, too",
+    "headrace.observers": "a group of entry points, too",
     "headrace.conf": "a file",
     "headrace.conf.d": "a folder",
     "headrace.log": "a file",

@@ -87,6 +87,7 @@ SIMULATED = (
     "storage/simulation",
     "tables/",
     "capture/recorder",
+    "runtime/counters",
     "runtime/info",
     "runtime/model",
     "runtime/pipeline_run",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.config.plugins import Catalogue, PartOf
 from headrace.config.schema import Entries, Key, Kind, ListOf, Section
-from headrace.engine.config_keys import FILTERS, KEYS, SOURCES, TARGETS, TRANSFORMS
+from headrace.engine.config_keys import FILTERS, KEYS, OBSERVERS, SOURCES, TARGETS, TRANSFORMS
 
 _INTRODUCTION = """\
 # Configuration
@@ -42,6 +42,7 @@ _PARTS: Sequence[tuple[Catalogue, str, str]] = (
     (TARGETS, "Targets", "Keys of `pipelines.ID.target` by its `type`."),
     (FILTERS, "Filters", "Keys of an entry of `pipelines.ID.filters` by its `type`."),
     (TRANSFORMS, "Transforms", "Keys of an entry of `pipelines.ID.transforms` by its `type`."),
+    (OBSERVERS, "Observers", "Keys of `observers.ID` by its `type`."),
 )
 
 

@@ -21,8 +21,10 @@ from headrace.capture.source import SourceSpec
 from headrace.config.schema import Plain, node_of
 from headrace.config.secrets import Secret, read_secret, schemes
 from headrace.config.text import SourceLocation
+from headrace.engine.apply_config import planned
 from headrace.engine.from_config import EngineConfig, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
+from headrace.observe.events import LogObserver
 from headrace.pipeline.steps import where
 from tests.support.children import python
 
@@ -72,6 +74,24 @@ def plain():
     return hr.drop("a")
 
 
+class Observer:
+    """An observer of our own."""
+
+    config_keys = (Key("size", Integer(1), "How large.", default=3),)
+
+    def __init__(self, *, size):
+        self.size, self.events = size, []
+        if size == 7:
+            raise RuntimeError("hunter2")
+
+    def on_event(self, event):
+        self.events.append(event)
+
+
+def nobody():
+    return object()
+
+
 def vault(name):
     if name == "broken":
         raise RuntimeError("hunter2")
@@ -89,6 +109,9 @@ indexed-memory = own_parts:Target
 recent = own_parts:recent
 [headrace.transforms]
 plain = own_parts:plain
+[headrace.observers]
+own = own_parts:Observer
+nobody = own_parts:nobody
 [headrace.secrets]
 vault = own_parts:vault
 env = own_parts:vault
@@ -157,6 +180,60 @@ def test_keys_of_a_package_are_checked_as_ours_are() -> None:
         ("config.unknown_key", "Did you mean size?"),
         ("config.wrong_value", "Change it to such a number."),
     ]
+
+
+def observed(**observers: Plain) -> EngineConfig:
+    plain: Plain = {
+        "sources": {"shop": {"type": "sqlite", "path": "shop.db", "record": ["orders"]}},
+        "observers": observers,
+    }
+    return configured(node_of(plain, PLACE))
+
+
+@pytest.mark.usefixtures("installed")
+def test_observers_of_a_package_and_of_ours_take_the_events_of_a_configured_engine() -> None:
+    engine = observed(
+        mine={"type": "own", "size": 4}, lines={"type": "log", "events": ["AttemptFailed"]}
+    ).engine()
+    assert [each.name for each in engine.observers()] == ["mine", "lines"]
+    mine, lines = (each.observer for each in engine._state.events._observers)
+    assert isinstance(lines, LogObserver)
+    assert getattr(mine, "size", 0) == 4
+
+
+@pytest.mark.usefixtures("installed")
+def test_observers_are_checked_as_other_parts_are() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        observed(
+            a={"type": "own", "sze": 1},
+            b={"type": "lgo"},
+            c={"type": "log", "events": ["AttemptFialed"]},
+        )
+    assert [(each.code, each.remedy) for each in caught.value.errors] == [
+        ("config.unknown_key", "Did you mean size?"),
+        ("config.unknown_part", "Did you mean log?"),
+        ("config.wrong_value", "Did you mean AttemptFailed?"),
+    ]
+    names: dict[str, Plain] = {"not an id": {"type": "log"}}
+    with pytest.raises(InvalidConfiguration, match="Observer name 'not an id' is not a valid id"):
+        observed(**names)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_observer_that_cannot_be_built_is_an_error_with_its_place() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        observed(a={"type": "own", "size": 7}, b={"type": "nobody"}).engine()
+    raised, no_observer = caught.value.errors
+    assert (raised.code, raised.facts["error"]) == ("config.bad_part", "RuntimeError")
+    assert "hunter2" not in str(raised)
+    assert no_observer.message.startswith("headrace.conf:7:3")
+    assert "on_event" in no_observer.message
+
+
+@pytest.mark.usefixtures("installed")
+def test_changed_observers_are_planned_for_the_next_start() -> None:
+    plan = planned(observed(), observed(lines={"type": "log"}))
+    assert {(step.kind, step.what.split(".")[0]) for step in plan.steps} == {("later", "observers")}
 
 
 @pytest.mark.usefixtures("installed")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import Recorder
 from headrace.changelog.reader import LogReader, LogWriter
+from headrace.observe.events import Event
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.lease import Fence
@@ -37,6 +38,8 @@ class Stepping:
         self.recorder.step([], 0)
         self.log = self.read_log()
         self.asked: list[str] = []
+        self.events: list[Event] = []
+        self.emit: Callable[[Event], None] = self.events.append
         self.fence = Fence()
 
     def read_log(self) -> LogReader:
@@ -83,6 +86,7 @@ class Stepping:
             wall=time.time,
             ask_baseline=lambda table, newer_than: self.asked.append(table),
             flush_times=lambda entry: None,
+            emit=lambda event: self.emit(event),
             fence=self.fence,
         )
         run = PipelineRun("orders", "shop", pipeline, self.source.traits, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from headrace.cli.run import change_text
 from headrace.cli.status import (
     copy_bar,
     copy_text,
+    counts_table,
     lag_text,
     live_view,
     rate_text,
@@ -29,6 +30,7 @@ from headrace.cli.status import (
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.counters import OperationCounts
 from headrace.runtime.info import BatchInfo
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
@@ -118,6 +120,34 @@ def test_status_is_the_table_of_the_manual(
     info = here.engine.source_info("shop")
     since = f"{datetime.fromtimestamp(info.since):%Y-%m-%d %H:%M:%S}"
     assert " ".join(row.split()) == f"shop streaming {since} total {info.source_position}"
+
+
+def test_verbose_status_has_the_counts_by_table_and_operation(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, row, *rest = told(capsys, "status", "--verbose").splitlines()
+    assert head.split()[:6] == ["PIPELINE", "TABLE", "INSERTS", "UPDATES", "DELETES", "TRUNCATES"]
+    assert row.split() == ["orders", "orders", "0", "0", "0", "0", "10", "0", "0", "-"]
+    assert rest == told(capsys, "status").splitlines()
+    (shown,) = lines_of(told(capsys, "status", "--json"))[0]["pipelines"]
+    assert shown["counts"]["baseline_rows"] == 10
+    assert shown["tables"][0]["counts"] == shown["counts"]
+
+
+def test_with_several_tables_verbose_status_also_has_those_of_the_pipeline() -> None:
+    def of(**counts: int) -> dict[str, Any]:
+        return {"counts": asdict(OperationCounts(**counts)), "last_change": None}
+
+    tables = [{"table": name, **of(inserts=1)} for name in ("orders", "customers")]
+    pipeline = {"name": "shop", "tables": tables, **of(inserts=2, errors=3)}
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(counts_table({"pipelines": [pipeline]}))
+    _, *rows = [line.split() for line in shown.getvalue().splitlines()]
+    assert rows == [
+        ["shop", "orders", "1", "0", "0", "0", "0", "0", "0", "-"],
+        ["shop", "customers", "1", "0", "0", "0", "0", "0", "0", "-"],
+        ["shop", "(all)", "2", "0", "0", "0", "0", "3", "0", "-"],
+    ]
 
 
 def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
+EVENTS = "tests/control/test_events.py"
 INTENTS = "tests/control/test_intents.py"
 SILENCE = "tests/postgres/test_silence.py"
 CHANGES = "tests/postgres/test_silent_changes.py"
@@ -411,6 +412,73 @@ OF_CONTROL = (
         test=(
             "tests/control/test_policies.py"
             "::test_what_a_pipeline_lags_behind_when_it_begins_may_be_caught_up_first"
+        ),
+    ),
+    Mutation(
+        "changes reported as applied before their progress is stored",
+        "runtime/counters.py",
+        "            self._applied.append(\n",
+        "            self._emit(\n",
+        test=(
+            f"{EVENTS}::test_changes_are_applied_once_the_target_has_them_and_progress_is_stored"
+        ),
+    ),
+    Mutation(
+        "dead letters reported before they are stored",
+        "runtime/delivery.py",
+        "            count = keep(self.dead_letters, new, self._pipeline, self.name)\n"
+        "            self.report.dead_letters([each.table for each in new], count)\n",
+        "            self.report.dead_letters([each.table for each in new], len(new))\n"
+        "            keep(self.dead_letters, new, self._pipeline, self.name)\n",
+        test=(
+            f"{EVENTS}"
+            "::test_dead_letters_are_written_once_they_are_on_disk"
+            "_and_before_their_batch_is_applied"
+        ),
+    ),
+    Mutation(
+        "a baseline reported as complete before its state is stored",
+        "runtime/target_load.py",
+        '        state = TableState.COMPLETE if self._pipeline.mode == "baseline"'
+        " else TableState.LIVE\n",
+        "        member.baseline = baseline\n"
+        "        self._report_completed(member)\n"
+        '        state = TableState.COMPLETE if self._pipeline.mode == "baseline"'
+        " else TableState.LIVE\n",
+        test=(
+            f"{EVENTS}"
+            "::test_a_baseline_is_completed_once_the_target_shows_it_and_its_state_is_stored"
+        ),
+    ),
+    Mutation(
+        "a pause reported before it is stored",
+        "runtime/pipeline_run.py",
+        "        self.context.store.set_paused(self.name, True)\n"
+        "        self.paused = True\n"
+        "        self._report_state()\n",
+        "        self.paused = True\n"
+        "        self._report_state()\n"
+        "        self.context.store.set_paused(self.name, True)\n",
+        test=f"{EVENTS}::test_a_pause_is_reported_once_it_is_stored_and_each_move_once",
+    ),
+    Mutation(
+        "events wait for a slow observer without end",
+        "observe/dispatch.py",
+        "        if queue.qsize() >= self._most:\n",
+        "        if queue.qsize() < 0:\n",
+        test=(
+            "tests/observe/test_dispatch.py"
+            "::test_a_slow_observer_loses_events_and_learns_how_many_where_they_are_missing"
+        ),
+    ),
+    Mutation(
+        "counts not stored with the progress",
+        "runtime/store.py",
+        "        with self._guarded(), self._counted(pipeline, tables):\n",
+        "        with self._guarded(), self._transaction():\n",
+        test=(
+            "tests/control/test_counters.py"
+            "::test_a_durable_target_continues_its_counts_exactly[dies]"
         ),
     ),
 )

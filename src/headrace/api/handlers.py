@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -194,6 +194,7 @@ class ControlService:
             "step": self.step,
             "ready": ready and engine.is_ready(),
             "spark_down_seconds": engine.spark_down_seconds(),
+            "observers": [asdict(info) for info in engine.observers()],
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }

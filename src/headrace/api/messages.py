@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
         "error": _error(source.error),
         "error_since": _rounded(source.error_since),
         "newest": _rounded(source.newest),
+        "started": _rounded(source.started),
         "copies": [copy_fields(copy) for copy in source.copies],
         "room": None
         if source.room is None
@@ -111,6 +113,10 @@ def pipeline_fields(
             "changes": pipeline.applying.changes,
             "seconds": _rounded(pipeline.applying.seconds),
         },
+        "counts": asdict(pipeline.counts),
+        "counted_since": _rounded(pipeline.counted_since),
+        "last_change": _rounded(pipeline.last_change),
+        "started": _rounded(pipeline.started),
         "left_out": _errors(pipeline.left_out),
         "hops": {
             name: {"p50_ms": _rounded(hop.p50_ms), "p95_ms": _rounded(hop.p95_ms)}
@@ -143,6 +149,8 @@ def _table(table: TableInfo) -> dict[str, Any]:
         "rows_age_seconds": _rounded(table.rows_age),
         "copy": None if table.copy is None else copy_fields(table.copy),
         "reason": table.reason,
+        "counts": asdict(table.counts),
+        "last_change": _rounded(table.last_change),
     }
 
 

@@ -132,6 +132,9 @@ def remarks(
     if (down := report.get("spark_down_seconds")) is not None:
         since = _moment(time.time() - down)
         yield Remark(f"Spark is not running, or does not answer, since {since}")
+    for each in report.get("observers", ()):
+        if each["dropped"] or each["errors"]:
+            yield Remark(_observer_text(each))
     for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
@@ -193,6 +196,13 @@ def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
+def _observer_text(observer: Mapping[str, Any]) -> str:
+    dropped, errors = observer["dropped"], observer["errors"]
+    parts = [f"missed {dropped:,} events, because it is too slow"] if dropped else []
+    parts += [f"raised {errors:,} times; the log file has the first error"] if errors else []
+    return f"observer {observer['name']} {', and '.join(parts)}"
+
+
 def batch_text(pipeline: Mapping[str, Any]) -> str:
     """Return how large the batch in progress is, and how long it has taken so far."""
     batch = pipeline["applying"]
@@ -233,6 +243,7 @@ _LOOK_SECONDS = 0.25
     callback=as_optional_seconds,
     help="Wait up to this long until the engine runs and everything is ready.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also show counts by table and operation.")
 @json_option
 def status(
     config: Path | None,
@@ -240,6 +251,7 @@ def status(
     data: Path | None,
     ready: bool,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """
@@ -257,6 +269,8 @@ def status(
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
     else:
+        if verbose and report["pipelines"]:
+            output_console().print(counts_table(report))
         output_console().print(status_view(report, same_engine(config, sets, data)))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not report["ready"] else errors.DONE
@@ -339,6 +353,31 @@ def source_table(report: Mapping[str, Any]) -> RenderableType:
         colour = {"streaming": "green", "error": "red"}.get(phase, "yellow")
         since, at = _moment(each["since"]), each["source_position"] or UNKNOWN
         shown.add_row(each["name"], Text(phase, colour), since, order, at)
+    return shown
+
+
+_COUNTS = ("inserts", "updates", "deletes", "truncates", "baseline_rows", "errors", "dead_letters")
+
+
+def counts_table(report: Mapping[str, Any]) -> RenderableType:
+    """Return what was delivered, by table and operation, since each pipeline first ran."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    shown.add_column("PIPELINE")
+    shown.add_column("TABLE")
+    for name in _COUNTS:
+        shown.add_column(name.replace("_", " ").upper(), justify="right")
+    shown.add_column("LAST CHANGE")
+    for each in report["pipelines"]:
+        tables = each["tables"]
+        for table in tables if len(tables) == 1 else [*tables, {**each, "table": "(all)"}]:
+            # The errors of most pipelines are of no table: they are in the pipeline's counts.
+            counts = each["counts"] if len(tables) == 1 else table["counts"]
+            last = UNKNOWN if table["last_change"] is None else _moment(table["last_change"])
+            shown.add_row(
+                each["name"], table["table"], *(f"{counts[name]:,}" for name in _COUNTS), last
+            )
     return shown
 
 

@@ -393,10 +393,14 @@ def baseline_dead_letters(
 
 def keep(
     store: DeadLetterStore, new: Sequence[NewDeadLetter], pipeline: Pipeline, name: str
-) -> None:
-    """Store the dead letters durably. Raise if more keys would be held than allowed."""
+) -> int:
+    """
+    Store the dead letters durably; return how many are new.
+
+    Raise if more keys would be held than allowed.
+    """
     if not new:
-        return
+        return 0
     limit = pipeline.on_error.max_keys if isinstance(pipeline.on_error, DeadLetters) else 0
     found = store.keys(with_new=new)
     if found > limit:
@@ -406,4 +410,4 @@ def keep(
             keys=found,
             limit=limit,
         )
-    store.add(new)
+    return store.add(new)

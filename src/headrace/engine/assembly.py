@@ -58,6 +58,7 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
         time.time,
         measures_lag=source.traits.measures_lag,
         ordering=source.traits.ordering,
+        emit=state.events.emit,
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)
     recording.fence = Fence(name, directory.files)
@@ -107,6 +108,7 @@ def pipeline_run(
         fence=recording.fence,
         note=recording.note,
         on_failure=state.stop_others,
+        emit=state.events.emit,
     )
     give_context(name, pipeline.target, context)
     return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, context)

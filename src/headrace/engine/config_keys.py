@@ -27,6 +27,7 @@ from headrace.config.schema import (
     Values,
 )
 from headrace.config.secrets import Secret
+from headrace.observe.events import LOG
 from headrace.pipeline.settings import FILTERS as FILTER_TYPES
 from headrace.pipeline.settings import (
     LAG_POLICIES,
@@ -84,6 +85,7 @@ TARGETS = Catalogue(
 )
 FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
 TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)
+OBSERVERS = Catalogue("observer", "headrace.observers", {"log": LOG})
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -304,6 +306,12 @@ KEYS = (
     Key("log", Section(_LOG), "Retention and size of the change log.", default={}),
     Key("retry", Section(_RETRIES), "How a failed pipeline is tried again.", default={}),
     Key("reconnect", Section(_RETRIES), "How a lost source is tried again.", default={}),
+    Key(
+        "observers",
+        Entries(PartOf(OBSERVERS), "ID"),
+        "Who takes the [events](../guides/events.md) of the engine, by id.",
+        default={},
+    ),
     Key("shutdown", Section(_SHUTDOWN), "The end of the engine.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),
 )

@@ -54,6 +54,8 @@ from headrace.errors import (
     WrongValue,
 )
 from headrace.extras import require
+from headrace.observe.dispatch import ObserverHandle, ObserverInfo
+from headrace.observe.events import Observer
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
@@ -93,6 +95,7 @@ class Engine:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
     `30s`. `retry` says how failed pipelines are tried again, unless they have their own, and
     `reconnect` lost sources, all or by name: `headrace.Retries(max_attempts=10)`.
+    `observers` take its events, as those of `observe` do.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Engine:
         shutdown_timeout: str | float = 30.0,
         retry: Retries | None = None,
         reconnect: Retries | Mapping[str, Retries] | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         taken = [(source, tuple(tables)) for source, tables in records]
         sources, names, self._misnamed = named(pipelines, [source for source, _ in taken])
@@ -129,6 +133,8 @@ class Engine:
         self._state = EngineState(options, list(pipelines), names, sources, taken)
         if reconnect is not None and not isinstance(reconnect, Retries):
             self._state.reconnects.update(_known(reconnect, sources))
+        for observer in observers:
+            self.observe(observer)
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -223,6 +229,9 @@ class Engine:
         lease = Lease(path, time.time)
         state.undo.append(lease.release)
         state.undo.append(log_into(path / "logs"))
+        # Stopped after everything that emits events, and before the log file is closed.
+        state.events.start()
+        state.undo.append(state.stop_events)
         store = ProgressStore.at(path / "control.sqlite")
         state.undo.append(store.close)
         store.take_over()
@@ -529,6 +538,19 @@ class Engine:
         """
         self._state.readiness.call(call)
 
+    def observe(self, observer: Observer, name: str = "") -> ObserverHandle:
+        """
+        Pass every event to `observer` from now on, also after a restart of the engine.
+
+        `remove` of the returned handle ends that. `name`, by default the class, is for the log
+        file and `observers`. See `headrace.observe.events.Observer` for what an observer gets.
+        """
+        return self._state.events.observe(observer, name)
+
+    def observers(self) -> tuple[ObserverInfo, ...]:
+        """Return every observer with the number of events that it got and missed."""
+        return self._state.events.infos()
+
     def pipelines(self) -> tuple[PipelineInfo, ...]:
         """Return every pipeline with state, counts and lag."""
         return status.pipelines(self._state)
@@ -607,6 +629,7 @@ def _known(
 _PARTS = {
     ("EngineState", "acknowledge"): "the last acknowledgement",
     ("EngineState", "stop_drivers"): "the threads of the pipelines",
+    ("EngineState", "stop_events"): "the thread of the observers",
     ("Lease", ""): "the lock of the data directory",
     ("NoneType", "stop_retention"): "the retention of the logs",
     ("NoneType", ""): "the log file",

@@ -96,6 +96,7 @@ class EngineConfig:
     shutdown_timeout: float
     retry: Values = field(repr=False)
     reconnect: Values = field(repr=False)
+    observers: Mapping[str, Chosen] = field(repr=False)
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""
 
@@ -120,7 +121,11 @@ class EngineConfig:
             "retry": Retries(**self.retry),
             "reconnect": self.reconnects() if self._own_reconnects else Retries(**self.reconnect),
         }
-        return Engine(*built.pipelines, **{**given, **overrides})
+        engine = Engine(*built.pipelines, **{**given, **overrides})
+        with collected_errors() as errors:
+            for name, chosen in self.observers.items():
+                _observe(engine, name, chosen, errors)
+        return engine
 
     def reconnects(self) -> dict[str, Retries]:
         """Return how each source is tried again."""
@@ -197,13 +202,14 @@ def configured(tree: Node) -> EngineConfig:
         values["shutdown"]["timeout"],
         values["retry"],
         values["reconnect"],
+        values["observers"] or {},
         tuple(warnings),
         tree,
     )
 
 
 def _check_ids(given: Mapping[str, Node], problems: Problems) -> None:
-    for section in ("sources", "pipelines"):
+    for section in ("sources", "pipelines", "observers"):
         entries = given.get(section)
         if entries is None or not isinstance(entries.value, dict):
             continue
@@ -317,6 +323,14 @@ def _made(chosen: Chosen, name: str, errors: ErrorCollector) -> Any:
         facts = {"type": chosen.type, "error": type(error).__name__, "raised": raised}
         errors.found.append(BadPart(sentence, place=str(chosen.values.location), **facts))
     return None
+
+
+def _observe(engine: Engine, name: str, chosen: Chosen, errors: ErrorCollector) -> None:
+    if (observer := _made(chosen, name, errors)) is not None:
+        try:
+            engine.observe(observer, name)
+        except WrongValue as error:
+            errors.found.append(located(error, chosen.values.location))
 
 
 def _pipeline(

@@ -18,6 +18,7 @@ from headrace.capture.messages import ENDLESS, Retries
 from headrace.engine.status import Readiness
 from headrace.engine.tables import TakenTables
 from headrace.errors import HeadraceError, NotRunning, StoppedWithAnother
+from headrace.observe.dispatch import Dispatcher
 from headrace.observe.logs import logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
@@ -128,6 +129,7 @@ class EngineState:
         self.holding = False
         """Whether nothing may be acknowledged: it is not known yet what all pipelines need."""
 
+        self.events = Dispatcher()
         self.undo: list[Callable[[], None]] = []
         """Calls that stop what was started; called in reverse order."""
 
@@ -209,6 +211,10 @@ class EngineState:
     def stop_recorder(self, recording: SourceRun) -> None:
         """Stop a recorder, as the last part of a stop; one that hangs is killed in time."""
         recording.stop(_OF_LIMIT * self.stop_limits.next)
+
+    def stop_events(self) -> None:
+        """End the thread of the observers, as part of a stop; one that hangs is left behind."""
+        self.events.stop(_OF_LIMIT * self.stop_limits.next)
 
     def await_opened(self, runs: Sequence[PipelineRun]) -> None:
         """Wait until targets are open, or could not be opened once; they may take longer."""

@@ -227,6 +227,7 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
     tables = tuple(_table_info(member, run, copies, since) for member in run.members)
     counts = [table.rows for table in tables]
     delivery = run.delivery
+    counted = delivery.counters.total()
     error = run.error or next(iter(run.lost.values()), None)
     return PipelineInfo(
         name=run.name,
@@ -251,6 +252,10 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         opening_seconds=run.opening_seconds,
         spark_down_seconds=state.spark_down_seconds,
         releases=run.release.count,
+        counts=counted.counts,
+        counted_since=counted.since,
+        last_change=counted.last_change,
+        started=run.started,
     )
 
 
@@ -258,6 +263,7 @@ def _table_info(
     member: Member, run: PipelineRun, copies: Sequence[CopyInfo], since: float
 ) -> TableInfo:
     rows, age = run.row_counts.rows(member.table, since)
+    counted = run.delivery.counters.of(member.table)
     return TableInfo(
         table=member.table,
         state=str(member.state),
@@ -267,6 +273,8 @@ def _table_info(
         rows_age=age,
         copy=next((copy for copy in copies if copy.table == member.table), None),
         reason="" if member.state in (TableState.LIVE, TableState.COMPLETE) else member.load_reason,
+        counts=counted.counts,
+        last_change=counted.last_change,
     )
 
 

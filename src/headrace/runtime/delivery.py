@@ -75,7 +75,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
-from headrace.runtime.info import BatchTimes, Hops
+from headrace.runtime.counters import DeliveryReport, Received
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
@@ -370,7 +370,8 @@ class Delivery:
         self.name = name
         self.changes = 0
         self.batches = 0
-        self.hops = Hops()
+        self.report = DeliveryReport(name, context.wall, context.emit)
+        self.hops, self.counters = self.report.hops, self.report.counters
         self.applying: tuple[int, float] | None = None
         """The changes of the batch in progress, and when it began; stays if it fails."""
         self._pipeline = pipeline
@@ -428,6 +429,7 @@ class Delivery:
         context = self._context
         self.applying = (batch.rows, context.wall())
         taking = [member for member in taking if member.table in batch.tables]
+        received = self._received(taking, batch)
         if self.intends:
             self._intend(start, batch)
         if self._giving is not None:
@@ -450,13 +452,19 @@ class Delivery:
         # Invariant 2: progress covers writes that have returned, never more.
         for member in taking:
             member.reached = upto
+        self.report.applied(received, upto)
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
         times = context.flush_times(batch.entries[1])
         if times is not None:
-            committed = batch.begun / 1_000_000
-            self.hops.add(BatchTimes(committed, *times, computed_at, context.wall()))
+            self.report.hop(batch.begun / 1_000_000, *times, computed_at)
+
+    def _received(
+        self, taking: Sequence[Member], batch: LogBatch, *, catching_up: bool = False
+    ) -> Received:
+        tables = [(member.table, batch.files_of(member.table)) for member in taking]
+        return self.report.received(tables, batch.first, batch.last, catching_up=catching_up)
 
     def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
         """Return one table's share of a batch, computed or staged."""
@@ -573,7 +581,10 @@ class Delivery:
 
     def recall(self) -> None:
         """Read the intent of the previous run."""
-        self._intent = self._context.store.intent(self.name)
+        store = self._context.store
+        self._intent = store.intent(self.name)
+        self.counters.recall(store.counts(self.name))
+        store.count_with(self.counters)
         if self._target.traits.durable:
             self.tried = self._context.log.end
 
@@ -612,7 +623,8 @@ class Delivery:
     def _keep(self, new: Sequence[NewDeadLetter]) -> None:
         if new:
             self._context.check_run()
-            keep(self.dead_letters, new, self._pipeline, self.name)
+            count = keep(self.dead_letters, new, self._pipeline, self.name)
+            self.report.dead_letters([each.table for each in new], count)
             reach(DEAD_LETTERS_STORED)
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
@@ -648,12 +660,18 @@ class Delivery:
             number = baseline.baseline
             failures = self._staging.baseline(member.table, number, first, parts, rows)
             self._keep_of_baseline(baseline, failures, first)
+            self.report.loaded(baseline, baseline.rows)
+            self.report.baseline(baseline)
             return
+        taken = 0
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
             refused += self._load_rows(member, baseline, loading, loaded.rows, len(refused))
             failures += loaded.failures
+            taken += loaded.rows.num_rows
+            self.report.loaded(baseline, taken - len(refused))
         self._keep_of_baseline(baseline, [*failures, *refused], first)
+        self.report.baseline(baseline)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Pass a baseline's rows to the user's function, in pieces."""
@@ -665,9 +683,12 @@ class Delivery:
         self._jobs.count += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
+        self.report.loaded(baseline, baseline.rows)
+        self.report.baseline(baseline)
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
+        received = self._received([member], batch, catching_up=True)
         held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
         # With one row per key a repeated change is harmless; others must not get commits that
         # the baseline contains (R11).
@@ -678,6 +699,7 @@ class Delivery:
         self._context.check_run()
         self._offer([member], batch, {member.table: computed}, load.loading.catch_up, load)
         load.reached = batch.last
+        self.report.caught_up(received, batch.last)
         self.changes += batch.rows
 
     def _disown(self, member: Member) -> None:

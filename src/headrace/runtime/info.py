@@ -1,17 +1,12 @@
 """
 What an engine reports about itself, as frozen values of one moment, and the options of its logs.
 
-`Hops` measures how long a change takes, hop by hop, from its commit at the source to its
-readers. It keeps the last batches; each sample is for the oldest commit of its batch. Times are of
-the wall clock, because commit times come from another process.
-
 `LogOptions` is the argument of `Engine(log=…)`: retention and size of the logs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,72 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.runtime.counters import NOTHING_COUNTED, Hop, OperationCounts
 from headrace.runtime.source_state import SourceState
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:
     from headrace.runtime.retention import Pin
-
-
-# --- latency by hop -------------------------------------------------------------------------------
-
-HOPS = ("captured", "flushed", "job", "applied", "total")
-KEPT = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """Quantiles of one hop, in milliseconds."""
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """The moments of one batch, in seconds since 1970."""
-
-    committed: float
-    captured: float
-    flushed: float
-    computed: float
-    applied: float
-
-
-class Hops:
-    """The last samples of a pipeline. Safe to call from several threads."""
-
-    def __init__(self) -> None:
-        self._samples: deque[BatchTimes] = deque(maxlen=KEPT)
-        self._lock = threading.Lock()
-
-    def add(self, sample: BatchTimes) -> None:
-        """Remember a batch."""
-        with self._lock:
-            self._samples.append(sample)
-
-    def quantiles(self) -> Mapping[str, Hop]:
-        """Return the quantiles of every hop; empty before the first sample."""
-        with self._lock:
-            samples = list(self._samples)
-        if not samples:
-            return {}
-        spans = {
-            "captured": [s.captured - s.committed for s in samples],
-            "flushed": [s.flushed - s.captured for s in samples],
-            "job": [s.computed - s.flushed for s in samples],
-            "applied": [s.applied - s.computed for s in samples],
-            "total": [s.applied - s.committed for s in samples],
-        }
-        return {name: _quantiles(sorted(values)) for name, values in spans.items()}
-
-
-def _quantiles(ordered: list[float]) -> Hop:
-    def at(part: float) -> float:
-        return round(1_000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3)
-
-    return Hop(at(0.50), at(0.95), at(0.99))
 
 
 # --- the rows of a target -------------------------------------------------------------------------
@@ -227,6 +162,12 @@ class TableInfo:
     reason: str = ""
     """Why it is loaded again; empty if it is not."""
 
+    counts: OperationCounts = NOTHING_COUNTED
+    """What was delivered, by operation; kept over restarts."""
+
+    last_change: float | None = None
+    """When changes were last applied, in seconds since 1970; None if none were."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
@@ -292,6 +233,17 @@ class PipelineInfo:
 
     releases: int = 0
     """How often it was released from its source since the engine started."""
+    counts: OperationCounts = NOTHING_COUNTED
+    """What was delivered, of all tables, by operation; kept over restarts."""
+
+    counted_since: float | None = None
+    """When counting began: the first start of the pipeline, in seconds since 1970."""
+
+    last_change: float | None = None
+    """When changes were last applied, in seconds since 1970; None if none were."""
+
+    started: float | None = None
+    """When it was started in this engine, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +394,9 @@ class SourceInfo:
 
     newest: float | None = None
     """The latest commit time in the log, in seconds since 1970; None if it has no change."""
+
+    started: float | None = None
+    """When this engine began to record it, in seconds since 1970."""
 
 
 # --- how long a log is kept -----------------------------------------------------------------------

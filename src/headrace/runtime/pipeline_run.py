@@ -40,7 +40,14 @@ from headrace.errors import (
     LostLog,
     TargetError,
 )
+from headrace.observe.events import (
+    AttemptFailed,
+    PipelineStateChanged,
+    PolicyTriggered,
+    RebaselineTriggered,
+)
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.counters import OF_NO_TABLE, OperationCounts
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.info import RowCounts
 from headrace.runtime.model import (
@@ -135,6 +142,7 @@ class PipelineRun:
         self.target: Target = pipeline.target
         self.kind = self.target.traits.type
         self.row_counts = RowCounts(self.target.row_count, context.clock)
+        self.started = context.wall()
         self.members: tuple[Member, ...] = ()
         self._error: HeadraceError | None = None
         self._halt: HeadraceError | None = None
@@ -176,6 +184,9 @@ class PipelineRun:
         """Requests and notices of the log as of the last check that found nothing else to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
         self._stay = _Stay(self.target)
+        self._reported = ""
+        """The last state that was reported."""
+        self._reporting = threading.Lock()
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -188,8 +199,11 @@ class PipelineRun:
         """
         if self.stopped:
             return IDLE
-        with self._stay:
-            return self._step()
+        try:
+            with self._stay:
+                return self._step()
+        finally:
+            self._report_state()
 
     def _step(self) -> float | None:
         # First of all, even before requests: after this, only a restart helps.
@@ -212,10 +226,12 @@ class PipelineRun:
             self._attempts += 1
             verdict = decide(error, self._attempts, self.context.retries)
             if isinstance(verdict, Again):
+                self._report_failure(error, verdict.after)
                 return verdict.after
             # Not stored: once the cause is fixed, a restart continues at the same position.
             self._failed = self._stuck = True
             self.context.on_failure(self.name, error)
+            self._report_failure(error, None)
             return IDLE
         self._error, self._stuck = None, False
         self._attempts = 0
@@ -267,6 +283,8 @@ class PipelineRun:
         due = context.clock() - self._stored_at >= STORE_EVERY
         moved = [m for m in self.members if m.following and m.reached > m.stored]
         if not moved or not (always or due):
+            if not self._durable:
+                self.delivery.report.stored()
             return
         for at in sorted({member.reached for member in moved}):
             together = [member for member in moved if member.reached == at]
@@ -275,6 +293,7 @@ class PipelineRun:
             for member in together:
                 member.stored = stored
         self._stored_at = context.clock()
+        self.delivery.report.stored()
 
     # -- start and end ----------------------------------------------------------------
 
@@ -324,6 +343,7 @@ class PipelineRun:
         self.delivery.recall()
         self.lag_watch.begin(self.context.log, self._following, self.context.wall())
         self.recalled = True
+        self._report_state()
 
     def _open_target(self) -> None:
         self._stay.check()
@@ -358,12 +378,14 @@ class PipelineRun:
         """
         if self.abandoned:
             self.stopped = True
+            self._report_state()
             return
         if isinstance(self._error, JobCancelled):
             self._error = None  # caused by this stop
         try:
             self._take_requests()
             self._store_progress(always=True)
+            self.context.store.store_counts(self.name)
         finally:
             self.stopped = True
             self.row_counts.close()
@@ -372,6 +394,7 @@ class PipelineRun:
                     self.new_tables.close()
             finally:
                 self.prepared.close()
+                self._report_state()
 
     @property
     def abandoned(self) -> bool:
@@ -457,12 +480,14 @@ class PipelineRun:
         """Do nothing from the next step on; stored, so that it survives a restart."""
         self.context.store.set_paused(self.name, True)
         self.paused = True
+        self._report_state()
 
     def resume(self) -> None:
         """Continue after a pause, or retry after a failure."""
         self.context.store.set_paused(self.name, False)
         self.paused = False
         self._recover()
+        self._report_state()
 
     def nudge(self) -> None:
         """Request a step now, without waiting for the pause after a failure."""
@@ -503,6 +528,7 @@ class PipelineRun:
         self._note_error(error)
         self._failed = True
         self.context.on_failure(self.name, error)
+        self._report_state()
 
     def halt(self, error: HeadraceError) -> None:
         """
@@ -531,11 +557,37 @@ class PipelineRun:
         """Note which named tables cannot be captured any more; empty: all of them can be again."""
         self.lost_since = (self.lost_since or self.context.wall()) if tables else None
         self.lost = tables
+        self._report_state()
 
     def _note_error(self, error: HeadraceError) -> None:
         if self.error is None:
             self.error_since = self.context.wall()
         self._error = error
+        if not isinstance(error, JobCancelled):  # requested, by a pause or a stop
+            of = error.facts.get("table")
+            table = str(of) if of in self.tables else OF_NO_TABLE
+            self.delivery.counters.add(table, OperationCounts(errors=1))
+
+    def _report_state(self) -> None:
+        """Report the state to observers if it is another one; called after each change."""
+        with self._reporting:  # requests come from other threads
+            if (new := str(self.state)) == self._reported:
+                return
+            old, self._reported = self._reported, new
+            error = self.error if new == PipelineState.FAILED else None
+            error = error or next(iter(self.lost.values()), None)
+            now = self.context.wall()
+            self.context.emit(PipelineStateChanged(self.name, old, new, error, now))
+
+    def _report_failure(self, error: HeadraceError, pause: float | None) -> None:
+        emit, now = self.context.emit, self.context.wall()
+        emit(AttemptFailed(self.name, error, self._attempts, pause, now))
+        if pause is None:
+            emit(PolicyTriggered(self.name, self.pipeline.on_failure, error, now))
+
+    def _report_rebaseline(self, member: Member) -> None:
+        emit, now = self.context.emit, self.context.wall()
+        emit(RebaselineTriggered(self.name, self.source, member.table, member.load_reason, now))
 
     # -- status -----------------------------------------------------------------------
 
@@ -701,6 +753,9 @@ class PipelineRun:
                 [(each, TableState.WAITING, n) for each, n in zip(following, numbers, strict=True)]
             )
         self.release.taken()
+        self.context.emit(
+            PolicyTriggered(self.name, "release", self.release.why, self.context.wall())
+        )
 
     def _newest(self, member: Member) -> int:
         """Return the number of the newest baseline that the log has, or that is awaited."""
@@ -728,6 +783,7 @@ class PipelineRun:
         for each, state, newer in moves:
             self._loads.drop(each)
             each.state, each.newer_than, each.reload_after = state, newer, 0
+            self._report_rebaseline(each)
         self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
@@ -780,6 +836,7 @@ class PipelineRun:
             self.delivery.forget_intent()
             member.load_reason = rebaseline_phrase("" if log.gap is None else log.gap.reason)
             self._loads.move(member, TableState.WAITING)
+            self._report_rebaseline(member)
 
 
 def _newer_than(member: Member) -> int:

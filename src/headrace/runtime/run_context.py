@@ -16,6 +16,7 @@ from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import Fenced, HeadraceError
+from headrace.observe.events import Event
 from headrace.pipeline.batch import Runner
 from headrace.runtime.lease import Fence
 from headrace.runtime.store import ProgressStore
@@ -57,6 +58,8 @@ class RunContext:
 
     on_failure: Callable[[str, HeadraceError], None] = lambda pipeline, error: None
     """Called once the pipeline has failed, with its name: others may have to stop, too."""
+    emit: Callable[[Event], None] = lambda event: None
+    """Passes an event to observers, after its effect."""
 
     fence: Fence = field(default_factory=Fence)
     """Closed once another writer has the log."""

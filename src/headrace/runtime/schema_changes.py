@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema, differences
 from headrace.errors import ColumnsChanged, HeadraceError
+from headrace.observe.events import TableAltered
 from headrace.observe.logs import logger
 from headrace.pipeline.batch import PreparedPipeline
 from headrace.pipeline.definition import Pipeline
@@ -49,6 +50,7 @@ class SchemaChanges:
         self._reload = reload
         self._restart_load = restart_load
         self._context = context
+        self._source = pipeline.source.name
         self._shown: dict[str, int] = {}
         """By table, the schema that stopped the pipeline once: a person has resumed it since."""
         self._noted: dict[str, int] = {}
@@ -138,7 +140,12 @@ class SchemaChanges:
             # From the log, if its baseline is still right; if not, the log requires a new one.
             self._reload(member, newer_than)
         # Last: if storing the reload fails, all of this is done again.
+        old = member.input
         member.input, member.output, member.schema_id = schema, output, number
+        if changed:
+            response = "rebaseline" if policy == "rebaseline" else answer
+            emit, now = self._context.emit, self._context.wall()
+            emit(TableAltered(self._name, self._source, member.table, old, schema, response, now))
 
     def _stopped(self, message: str, member: Member, changes: str) -> ColumnsChanged:
         return ColumnsChanged(message, pipeline=self._name, table=member.table, changes=changes)

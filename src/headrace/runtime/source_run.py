@@ -52,6 +52,14 @@ from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError, LostLog, RecorderFailed, with_facts
+from headrace.observe.events import (
+    AckAdvanced,
+    Event,
+    LagUpdated,
+    SourceConnected,
+    SourceDisconnected,
+    SourceStateChanged,
+)
 from headrace.observe.logs import logger
 from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
@@ -200,6 +208,9 @@ _NOTICE_SECONDS = 60.0
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
 
+_CONNECTED = ("waiting", "streaming", "watching", "full", "resetting")
+"""States in which the recorder is connected to the source."""
+
 _log = logger(__name__)
 
 
@@ -256,15 +267,19 @@ class SourceRun:
         *,
         measures_lag: bool = False,
         ordering: str = "total",
+        emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """
         `measures_lag` and `ordering` are traits of the source. Without the first, what was read
-        counts as everything.
+        counts as everything. `emit` passes events to observers.
         """
         self.name = name
         self.kind = kind
         self.log = log
         self._state = "connecting"
+        self._connected = False
+        """Whether the last event of the connection was that it is connected."""
+        self._emit = emit
         self._reason = ""
         self.machine = SourceStateMachine(name, wall)
         """Where its state changes, and who is told."""
@@ -312,6 +327,7 @@ class SourceRun:
         """Called when the fence was closed, on the recorder's reader thread."""
 
         self._clock = clock
+        self._started = wall()
         self._reported_at = self._lag_at = clock()
         self._progress = Progress(clock)
         self.guard: WalGuard | None = None
@@ -474,15 +490,17 @@ class SourceRun:
             if old is None or start is None or not (at_work or self.gave_up):
                 return  # the engine has stopped, or another thread was faster
             old.stop(_END_SECONDS)
-            self._error, self._state = None, "connecting"
+            self._error = None
             self.gave_up = self._has_read = False
+            self._enter("connecting", "its recorder is replaced")
             self._observe()
             try:
                 self.recorder = start()
             except BaseException:
                 # Nothing is recorded now: a reset, or another change, starts a recorder again.
-                self._state, self.gave_up = "failed", True
+                self.gave_up = True
                 self._error = RecorderFailed("The recorder could not be started", source=self.name)
+                self._enter("failed", self._error.message)
                 self._observe()
                 raise
             self.recorder.restarts = old.restarts + 1
@@ -503,10 +521,11 @@ class SourceRun:
     def stop(self, timeout: float) -> None:
         """Let the recorder flush its changes and exit."""
         with self._starting:
-            self._start, self._state = None, "closed"
+            self._start = None
+            self._enter("closed", "")
         if self.recorder is not None:
             self.recorder.stop(timeout)
-        self._state = "closed"
+        self._enter("closed", "")
         self._observe()
 
     def ask_baseline(self, table: str, newer_than: int = 0) -> None:
@@ -539,6 +558,7 @@ class SourceRun:
             assert upto <= end, "acknowledged beyond what the log has synced"
             self.acknowledged = upto
         self.send(Acknowledge(str(upto)))
+        self._emit(AckAdvanced(self.name, upto, self._wall()))
 
     def flush_times(self, entry: int) -> tuple[float, float] | None:
         """Return when the first change of an entry was read, and when it was flushed."""
@@ -590,6 +610,7 @@ class SourceRun:
             notices=self._notices,
             error_since=self._unread_at or self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
+            started=self._started,
         )
 
     def _room_info(self) -> RoomInfo | None:
@@ -618,7 +639,7 @@ class SourceRun:
             case Flushed():
                 self._flushed(report)
             case LagReport():
-                self._lag, self._lag_at = report, now if measured is None else measured
+                self._measured(report, now if measured is None else measured)
                 self._has_read |= self._state == "streaming"
                 self._room = report.room or self._room
             case StateReport():
@@ -668,6 +689,12 @@ class SourceRun:
             kept = kept if len(kept) >= _NOTICES_KEPT else [*self._notices[1 - _NOTICES_KEPT :]]
             self._notices = (*kept, Notice(number, now, problem))
 
+    def _measured(self, report: LagReport, at: float) -> None:
+        before, self._lag, self._lag_at = self._lag, report, at
+        lag = (report.changes, report.bytes, report.seconds)
+        if lag != (before.changes, before.bytes, before.seconds):
+            self._emit(LagUpdated(self.name, *lag, self._wall()))
+
     def _confirm(self, report: LagReport) -> None:
         """Remember what the log has everything of, if the report says so."""
         at, age = self._lag_at, report.age
@@ -714,7 +741,8 @@ class SourceRun:
         with self._lock:
             self._error = report.error()
             reason = with_facts(report.message, report.facts, self.name)
-            self._state, self._reason = "failed", reason
+            self._reason = reason
+            self._enter("failed", reason)
             self._lost_at = self._lost_at or self._wall()
             reset_not_begun = report.stops and self._reset.stopped()
             self.gave_up = report.stops
@@ -758,8 +786,8 @@ class SourceRun:
                 "source changed state", source=self.name, state=report.state, reason=report.reason
             )
         with self._lock:
-            self._state = report.state
             self._has_read &= report.state in ("streaming", "full")
+            self._enter(report.state, report.reason)
             if report.state != "connecting":  # a first attempt: why it was lost before still holds
                 self._reason = report.reason
             if report.state in ("reconnecting", "failed"):
@@ -777,6 +805,19 @@ class SourceRun:
         if (retention := self.retention) is not None:
             retention.forget()
         self._ask_again()
+
+    def _enter(self, state: str, reason: str) -> None:
+        """Move to a state, and report it to observers."""
+        old, self._state = self._state, state
+        if old == state:
+            return
+        now, connected = self._wall(), state in _CONNECTED
+        self._emit(SourceStateChanged(self.name, old, state, reason, now))
+        if connected and not self._connected:
+            self._emit(SourceConnected(self.name, self.kind, now))
+        elif self._connected and not connected:
+            self._emit(SourceDisconnected(self.name, reason, now))
+        self._connected = connected
 
     def _ask_again(self) -> None:
         """Send all open requests again: the recorder may not have received them."""

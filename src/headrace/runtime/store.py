@@ -1,5 +1,5 @@
 """
-The control store: the engine's term, progress, states and intents, which must survive a crash.
+The control store: the engine's term, progress, states, intents and counts, kept over a crash.
 
 One SQLite file (`control.sqlite`), written with full synchronisation. Every write checks
 the term in its own transaction (R31): an engine that was declared dead and continues later
@@ -7,6 +7,8 @@ finds a newer term and is fenced, instead of overwriting newer state with older.
 
 `stored_progress` returns the stored progress of pipelines without an engine. It writes nothing,
 takes no term, and does not disturb a running engine.
+
+Long because everything that has to agree after a crash is in one file, with one lock and term.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ import msgspec
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import Fenced, StorageError, StorageFull, UnknownFormat
+from headrace.runtime.counters import Counters, OperationCounts, TableCounts
 
 # --- the store ------------------------------------------------------------------------------------
 
@@ -62,6 +65,12 @@ create table if not exists paused (pipeline text primary key) without rowid;
 create table if not exists highest (
   one integer primary key check (one = 1), baseline integer not null
 ) without rowid;
+create table if not exists counters (
+  pipeline text not null, "table" text not null, inserts integer not null,
+  updates integer not null, deletes integer not null, truncates integer not null,
+  baseline_rows integer not null, errors integer not null, dead_letters integer not null,
+  since real not null, last_change real, primary key (pipeline, "table")
+) without rowid;
 create table if not exists set_aside (
   pipeline text primary key, facts text not null, taken integer not null
 ) without rowid;
@@ -75,6 +84,7 @@ _OF_PIPELINES = (
     "columns",
     "intents",
     "set_aside",
+    "counters",
     "pipelines",
 )
 
@@ -111,6 +121,7 @@ class ProgressStore:
         self._connection = connection
         self._lock = threading.Lock()
         self._allows: Callable[[], None] = lambda: None
+        self._counters: Counters | None = None
         self._terms = [0]
         """The term, shared by the stores of all runs."""
         with self._guarded():
@@ -125,6 +136,47 @@ class ProgressStore:
     def term(self) -> int:
         """The engine's term; 0 until `take_over`: nothing can be written before."""
         return self._terms[0]
+
+    def count_with(self, counters: Counters) -> None:
+        """
+        Store the counts of one run's pipeline from now on; call it on the store of that run.
+
+        Those of a table are stored with its progress, in the same transaction.
+        """
+        self._counters = counters
+
+    def counts(self, pipeline: str) -> dict[str, TableCounts]:
+        """Return the stored counts of a pipeline, by table."""
+        with self._guarded():
+            rows = self._connection.execute(
+                'select "table", inserts, updates, deletes, truncates, baseline_rows, errors,'
+                " dead_letters, since, last_change from counters where pipeline = ?",
+                (pipeline,),
+            ).fetchall()
+        return {row[0]: TableCounts(OperationCounts(*row[1:8]), *row[8:]) for row in rows}
+
+    def store_counts(self, pipeline: str) -> None:
+        """Store what was counted since the last progress, before the run ends."""
+        if self._counters is None or not self._counters.unstored():
+            return
+        with self._guarded(), self._counted(pipeline):
+            self._check_term()
+
+    @contextmanager
+    def _counted(self, pipeline: str, tables: Sequence[str] | None = None) -> Iterator[None]:
+        """Run a transaction that also stores the counts of these tables, or of all."""
+        new = {} if self._counters is None else self._counters.unstored(tables)
+        with self._transaction():
+            yield
+            self._connection.executemany(
+                "insert or replace into counters values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (pipeline, table, *astuple(each.counts), each.since, each.last_change)
+                    for table, each in new.items()
+                ],
+            )
+        if self._counters is not None:
+            self._counters.stored(new)
 
     def for_run(self, allows: Callable[[], None]) -> ProgressStore:
         """Return this store for one run; it writes only while `allows` does not raise."""
@@ -187,7 +239,7 @@ class ProgressStore:
 
         This also completes the pipeline's intent. Returns what is stored now.
         """
-        with self._guarded(), self._transaction():
+        with self._guarded(), self._counted(pipeline, tables):
             self._check_term()
             # Forward only: a batch whose outcome was lost can simply be sent again.
             self._connection.executemany(
@@ -210,7 +262,7 @@ class ProgressStore:
         baseline: int,
     ) -> None:
         """Store that a loaded baseline replaced the table: progress starts at its position."""
-        with self._guarded(), self._transaction():
+        with self._guarded(), self._counted(pipeline, [table]):
             self._check_term()
             # Also backwards: later changes of the previous table are not in these rows.
             self._connection.execute(

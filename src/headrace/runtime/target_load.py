@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from headrace.changelog.entries import Baseline
 from headrace.changelog.position import Position
 from headrace.errors import ChangesMissing, HeadraceError
+from headrace.observe.events import BaselineCompleted, BaselineStarted
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import Load, Member, TableState, may_move
@@ -29,6 +31,13 @@ def is_newer(baseline: Baseline, than: int) -> bool:
     A number lower than `than` is from a recreated log.
     """
     return not (baseline.copy or baseline.baseline) <= than <= baseline.baseline
+
+
+class _Begun(NamedTuple):
+    """A baseline that a load was begun with, and when, by the monotonic clock."""
+
+    baseline: Baseline
+    at: float
 
 
 class Loads:
@@ -52,6 +61,8 @@ class Loads:
         self._most_rows = most_rows
         self._durable = pipeline.target.traits.durable
         self._goal: Position | None = None
+        self._began: dict[str, _Begun] = {}
+        """By table, the last baseline that was begun."""
 
     def load_one(self) -> bool:
         """Load a table whose baseline is in the log; request missing baselines."""
@@ -83,6 +94,8 @@ class Loads:
             self.move(member, TableState.LOADING, number)
         first, last = baseline.window
         member.loads_from, member.loads_number = first, number
+        self._began[member.table] = _Begun(baseline, self._context.clock())
+        self._context.emit(BaselineStarted(self._name, member.table, number, self._context.wall()))
         if member.reload_after and is_newer(baseline, member.reload_after):
             member.reload_after = 0
         if self._delivery.takes_frames:
@@ -230,6 +243,15 @@ class Loads:
         member.baseline, member.state = baseline, state
         member.loads_from, member.loads_number, self._goal = None, 0, None
         member.load_reason = ""
+        self._report_completed(member)
+
+    def _report_completed(self, member: Member) -> None:
+        begun = self._began.pop(member.table, None)
+        if begun is None or begun.baseline.baseline != member.baseline:
+            return
+        number, rows = member.baseline, begun.baseline.rows
+        seconds, now = self._context.clock() - begun.at, self._context.wall()
+        self._context.emit(BaselineCompleted(self._name, member.table, number, rows, seconds, now))
 
     def _discard(self, loading: Loading) -> None:
         # Not after the run was abandoned: its replacement may be loading under the same name.

@@ -84,7 +84,7 @@ CONDITIONS = {
     "engine_idle": "the engine has neither a pipeline nor a table to record",
     "engine_starting": "the engine is being started or stopped",
     "engine_stopped": "the engine has not been started, or was stopped",
-    "thread_ended": "a thread of the engine ended on an unexpected error",
+    "thread_ended": "a thread of the engine ended that should not",
     "recorder_silent": "the recorder runs and has not reported for a minute",
     "spark_down": "Spark is not running, or does not answer",
     "source_connecting": "the source has not been reached yet",
@@ -361,8 +361,8 @@ class HealthObserver:
         if not state.running:
             return  # parts are still being started, or stopped
         for run in state.drivers.ended() if state.drivers is not None else ():
-            text = "its thread ended: " + sentence(run.error, run.name)
-            yield HealthReason("pipeline", run.name, "thread_ended", text, run.error_since)
+            text = "its thread ended, and the pipeline is not marked as failed"
+            yield HealthReason("pipeline", run.name, "thread_ended", text)
         for name, recording in list(state.recordings.items()):
             if recording.recorder_ended:
                 text = "the thread that watches its recorder ended"

@@ -352,9 +352,9 @@ _DEFINITIONS = (
     ),
     _gauge(
         "source_error",
-        "1 if the source has an error.",
+        "1 while the source is not read, because it is away or failed.",
         _SOURCE,
-        _each_source(lambda s: s.info.error is not None),
+        _each_source(lambda s: s.info.error is not None or s.info.error_since is not None),
     ),
     _gauge(
         "source_lag_bytes",

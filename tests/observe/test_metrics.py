@@ -132,7 +132,7 @@ def test_opentelemetry_reads_the_same_values_under_names_with_dots() -> None:
         ("pipeline",),
         "seconds",
     )
-    samples = {
+    samples: dict[str, float | Distribution] = {
         one.name: 7.0,
         two.name: 3,
         three.name: Distribution((1.0,), (2, 1), 4.5),

@@ -396,9 +396,11 @@ class HealthObserver:
         state = self._state
         if not state.running:
             return HealthCheck(False, (_STARTING if state.at_work else _STOPPED,))
+        if state.readiness.now():
+            return HealthCheck(True)
         reasons = tuple(self._ready_reasons(now))
-        # Last: an engine that was not ready a moment ago may be ready now, with reasons of before.
-        if state.readiness.now() and state.running:
+        # Again: it may be ready by now, and then the reasons are those of before.
+        if state.running and state.readiness.now():
             return HealthCheck(True)
         return HealthCheck(False, reasons or (_UNCONFIRMED,))
 

@@ -621,7 +621,10 @@ class MetricsCollector:
             spark_restarts=0 if watchdog is None else watchdog.restarts,
             pipelines=[
                 PipelineLook(
-                    info, sources.get(info.source), state.readiness.now(pipeline=info.name), now
+                    info,
+                    sources.get(info.source),
+                    health.ready.ok or state.readiness.now(pipeline=info.name),
+                    now,
                 )
                 for info in infos
             ],

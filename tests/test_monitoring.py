@@ -253,3 +253,35 @@ def test_every_condition_and_every_state_is_on_the_page_about_trouble() -> None:
     assert [state for state in states if f"`{state}`" not in page] == []
     sources = set(SOURCE_STATES) - {"streaming", "closed"}
     assert [s for s in sources if f"source … is {s}" not in page and s != "failed"] == []
+
+
+NAMES = ROOT / "docs" / "reference" / "names.md"
+
+OF_LAREDO = """
+    pipeline_state pipeline_buffer_depth pipeline_buffer_capacity source_lag_bytes
+    source_lag_seconds baseline_rows_total validation_target_row_count changes_received_total
+    changes_applied_total change_errors_total dead_letters_total rows_expired_total
+    snapshots_total source_rebaseline_total validation_runs_total baseline_rows_loaded_total
+    change_apply_duration_seconds baseline_duration_seconds snapshot_duration_seconds
+    pipeline_row_count pipeline_inserts_total pipeline_updates_total pipeline_deletes_total
+    pipeline_truncates_total pipeline_errors_total pipeline_dead_letters_total
+    pipeline_rows_expired_total source_connected fanout_connected_clients fanout_journal_entries
+    fanout_journal_oldest_age_seconds fanout_snapshots_total fanout_max_clients
+    snapshots_created_total snapshots_failed_total snapshots_restored_total
+"""
+"""The metrics that Laredo exports, or has in its documentation."""
+
+
+def test_every_metric_of_laredo_is_among_the_names_with_ours_or_a_reason() -> None:
+    section = text(NAMES).split("\n## Metrics\n")[1].split("\n## ")[0]
+    rows = {
+        name: here
+        for there, here in re.findall(r"^\| (`laredo_.+`) \| (.+) \|$", section, re.M)
+        for name in re.findall(r"`(\w+)`", there)
+    }
+    assert sorted(rows) == sorted(f"laredo_{name}" for name in OF_LAREDO.split())
+    ours = {name: found[1] for name, here in rows.items() if (found := re.match(r"`(\w+)`", here))}
+    assert set(ours.values()) <= METRICS.keys()
+    assert all(re.match(r"(later|none): \S", rows[name]) for name in rows.keys() - ours.keys())
+    compat = {metric.name: metric.help.partition("; see ")[2][:-1] for metric in COMPAT_CATALOGUE}
+    assert {name: ours.get(name) for name in compat} == compat

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine.metrics import CATALOGUE, COMPAT_CATALOGUE
-from headrace.observe.metrics import Metric, instrument_name
+from headrace.observe.metrics import Metric
 
 BEGIN, END = "<!-- metrics: made by `make reference` -->", "<!-- metrics: end -->"
 """Around what is made on a page that is otherwise written by hand."""
@@ -318,13 +318,11 @@ def table() -> Iterator[str]:
 
 
 def _rows(metrics: Sequence[Metric]) -> Iterator[str]:
-    ours = metrics is CATALOGUE
-    yield f"| metric | type | labels | meaning |{' OpenTelemetry |' if ours else ''}"
-    yield f"|---|---|---|---|{'---|' if ours else ''}"
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
     for metric in metrics:
         labels = " ".join(f"`{label}`" for label in metric.labels)
-        name = f" `{instrument_name(metric.name)}` |" if ours else ""
-        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |{name}"
+        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
 
 def with_table(page: str) -> str:

@@ -9,6 +9,8 @@ not 0.
 `compat_metrics` computes the names that Laredo's dashboards and alerts use from the same samples.
 Some of those are gauges named as counters; they are given as their readers expect them, and ours
 next to them are right.
+
+Long because it is the list of all metrics, each with its name, its meaning and where it comes from.
 """
 
 from __future__ import annotations

@@ -272,6 +272,7 @@ OF_LAREDO = """
 """The metrics that Laredo exports, or has in its documentation."""
 
 
+@pytest.mark.meets("ACC-15")
 def test_every_metric_of_laredo_is_among_the_names_with_ours_or_a_reason() -> None:
     section = text(NAMES).split("\n## Metrics\n")[1].split("\n## ")[0]
     rows = {

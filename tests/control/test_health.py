@@ -69,6 +69,7 @@ def red(engine: Engine, *wanted: tuple[str, str, str]) -> bool:
     return await_seen(seen)
 
 
+@pytest.mark.meets("ENG-55")
 def test_an_engine_is_stopped_then_green_then_stopped(market: Market) -> None:
     stopped = {("engine", "", "engine_stopped")}
     engine = market.engine(market.pipeline(memory(), name="orders"))
@@ -101,6 +102,7 @@ def test_during_a_start_the_engine_is_live_and_nothing_else(market: Market) -> N
         assert codes(found.ready) == codes(found.startup) == starting
 
 
+@pytest.mark.meets("ENG-55")
 def test_a_pause_is_a_reason_until_it_ends(market: Market) -> None:
     with market.engine(market.pipeline(memory(), name="orders")) as engine:
         assert engine.await_ready(PATIENCE)
@@ -110,6 +112,7 @@ def test_a_pause_is_a_reason_until_it_ends(market: Market) -> None:
         assert await_seen(lambda: all_green(engine))
 
 
+@pytest.mark.meets("ENG-55")
 def test_a_pipeline_that_failed_is_red_with_its_error_and_the_time_of_it(market: Market) -> None:
     target = ScriptedTarget()
     sound = market.pipeline(memory(), name="sound")
@@ -142,6 +145,7 @@ def test_a_batch_that_is_retried_is_red_although_nothing_gave_up(market: Market)
         assert await_seen(retried)
 
 
+@pytest.mark.meets("ENG-55")
 def test_a_source_that_is_away_is_red_with_its_pipelines(market: Market) -> None:
     with market.engine(market.pipeline(memory(), name="orders")) as engine:
         assert engine.await_ready(PATIENCE)
@@ -201,6 +205,7 @@ class Frozen:
         return False
 
 
+@pytest.mark.meets("ENG-55")
 def test_a_dead_spark_is_red_and_green_once_it_runs(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ class Unopenable(ScriptedTarget):
         super().open(*args)
 
 
+@pytest.mark.meets("ENG-55")
 def test_a_target_that_is_not_open_yet_is_not_started_and_not_ready(
     market: Market, free: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +332,7 @@ def test_an_engine_without_anything_to_do_says_so(tmp_path: Path) -> None:
         assert codes(engine.health().ready) == {("engine", "", "engine_idle")}
 
 
+@pytest.mark.meets("ACC-15")
 def test_an_engine_that_hangs_is_red_at_once_and_not_live_when_it_lasts(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ class Scrape:
 AT = {"pipeline": "orders", "source": "shop"}
 
 
+@pytest.mark.meets("ACC-15")
 def test_the_work_of_a_pipeline_is_counted(market: Market) -> None:
     runner = ArrowRunner(fails=lambda pipeline, row: "bad" if row["id"] == 12 else None)
     pipeline = market.pipeline(memory(), name="orders", on_error=DeadLetters())
@@ -269,6 +270,7 @@ def test_the_names_of_laredo_are_those_and_no_others() -> None:
     assert sorted(metric.name for metric in COMPAT_CATALOGUE) == sorted(LAREDO.split())
 
 
+@pytest.mark.meets("ACC-15")
 def test_laredos_names_have_the_same_values_with_its_labels(market: Market) -> None:
     two = Market(market.data.parent / "two", ["orders", "items"])
     pipeline = two.pipeline(memory(), "orders", "items", name="orders")
@@ -286,6 +288,7 @@ def test_laredos_names_have_the_same_values_with_its_labels(market: Market) -> N
         )
 
 
+@pytest.mark.meets("ACC-15")
 def test_opentelemetry_reads_an_engine(market: Market) -> None:
     reader = InMemoryMetricReader()
     with market.engine(market.pipeline(memory(), name="orders")) as engine:

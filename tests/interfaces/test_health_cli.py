@@ -44,6 +44,7 @@ def test_health_is_a_table_of_three_checks(
     assert all("✓ ok" in line for line in checks)
 
 
+@pytest.mark.meets("ACC-15")
 def test_a_red_check_has_its_reasons_and_exit_code_1(
     here: AtWork, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +94,7 @@ def test_colours_and_times_are_on_a_terminal() -> None:
     assert "(75 s)" in text
 
 
+@pytest.mark.meets("ACC-15")
 def test_metrics_are_the_text_that_prometheus_reads(
     here: AtWork, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +134,7 @@ def test_both_are_answered_although_the_status_hangs(
     monkeypatch.setattr(metrics, "COLLECT_SECONDS", 0.05)
     with market.engine(market.pipeline(memory(), name="orders")) as engine:
         assert engine.await_ready(PATIENCE)
+        engine.pause()  # health has to say why it is not ready
         recording = engine._state.recordings["shop"]
 
         def hang() -> Any:

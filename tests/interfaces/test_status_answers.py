@@ -18,7 +18,6 @@ import pytest
 
 from headrace.api import client
 from headrace.api.handlers import ControlService
-from headrace.cli import health
 from headrace.cli.main import exit_code
 from headrace.cli.run import all_counted, rows_text
 from headrace.cli.status import remarks
@@ -312,7 +311,6 @@ def test_an_engine_that_is_suspended_is_named_and_not_waited_for(
 ) -> None:
     assert client.STATUS_SECONDS <= 5
     monkeypatch.setattr(client, "STATUS_SECONDS", 0.05)
-    monkeypatch.setattr(health, "STATUS_SECONDS", 0.05)
     assert exit_code([*command, "--data", str(frozen)]) == 4
     told = capsys.readouterr().err
     assert f"process {os.getpid()}, did not answer" in told

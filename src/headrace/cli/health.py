@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.api.client import STATUS_SECONDS
 from headrace.cli import errors
 from headrace.cli.common import engine_options, json_option, output_console, reach
 from headrace.cli.status import time_text
@@ -26,6 +25,16 @@ from headrace.engine.health import CHECKS
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from headrace.api.client import Control
+
+
+def _answered(engine: Control, verb: str, **fields: Any) -> dict[str, Any]:
+    """Return an answer that waits for nothing; `NoAnswer` if the engine itself hangs."""
+    from headrace.api.client import STATUS_SECONDS
+
+    return engine.call(verb, answer_seconds=STATUS_SECONDS, **fields)
+
 
 # --- `headrace health` ----------------------------------------------------------------------------
 
@@ -57,7 +66,7 @@ def health(
     The exit code is 0 if they are green, 1 if one is red, and 4 if no engine answers. With
     --live, --ready or --startup only these are looked at. Every check can go back to red.
     """
-    answer = reach(config, sets, data).call("Health", answer_seconds=STATUS_SECONDS)
+    answer = _answered(reach(config, sets, data), "Health")
     given = zip(CHECKS, (live, ready, startup), strict=True)
     chosen = [check for check, wanted in given if wanted] or list(CHECKS)
     if as_json:
@@ -126,9 +135,7 @@ def metrics(
 
     With --json the output is one object with every metric and its samples.
     """
-    answer = reach(config, sets, data).call(
-        "Metrics", answer_seconds=STATUS_SECONDS, compat=compat, fields=as_json
-    )
+    answer = _answered(reach(config, sets, data), "Metrics", compat=compat, fields=as_json)
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:

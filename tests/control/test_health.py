@@ -295,7 +295,8 @@ def test_a_mistake_in_a_target_is_not_ready_and_no_reason_to_restart_all_others(
         assert drivers is not None
         # The same without a failed pipeline: then nothing but a restart brings a thread back.
         drivers._broken.clear()
-        assert codes(engine.health().live) == {("pipeline", "orders", "thread_ended")}
+        ended = {("pipeline", "orders", "thread_ended")}
+        assert await_seen(lambda: codes(engine.health().live) == ended)
         drivers._broken.add("orders")
         target.broken = False
         engine.resume("orders")  # starts a new thread

@@ -70,6 +70,7 @@ AT_HOME_IN = {
     "rich": ("cli/",),
     "boto3": ("storage/s3",),
     "botocore": ("storage/s3",),
+    "opentelemetry": ("observe/",),
     "psycopg": ("capture/postgres/", "embedded/", "cli/demo/"),
     "sqlite3": ("capture/sqlite/", "capture/postgres/toast/store", "runtime/store", "cli/demo/"),
 }

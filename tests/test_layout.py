@@ -44,6 +44,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "cli.cluster": _VERB,
     "cli.config": _VERB,
     "cli.demo.command": _VERB,
+    "cli.health": _VERB,
     "cli.teardown": _VERB,
     "config.load": "what a configuration is put together from, in its order",
     "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
@@ -55,6 +56,7 @@ SMALL_WITH_ONE_IMPORTER = {
 
 IMPORTS_MANY = {
     "capture.postgres.source": "a source puts its parts together",
+    "cli.main": "the root command has every verb",
     "engine.engine": "the engine puts everything together",
 }
 """Modules that import more than twenty of ours, and why."""

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from headrace.changelog.position import Position
     from headrace.deadletters.letter import DeadLetter
     from headrace.engine.engine import Engine, record
+    from headrace.engine.health import Health
     from headrace.engine.replay import Replayed, ReplayProgress
     from headrace.errors import HeadraceError, RowRefused
     from headrace.lake.target import table
+    from headrace.observe.metrics import Metric
     from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
     from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
@@ -65,8 +67,10 @@ __all__ = [
     "Engine",
     "FrameBatch",
     "HeadraceError",
+    "Health",
     "LagLimit",
     "LogInfo",
+    "Metric",
     "Pipeline",
     "PipelineInfo",
     "Position",
@@ -107,8 +111,10 @@ _MODULES = {
     "Engine": "headrace.engine.engine",
     "FrameBatch": "headrace.targets.target",
     "HeadraceError": "headrace.errors",
+    "Health": "headrace.engine.health",
     "LagLimit": "headrace.pipeline.definition",
     "LogInfo": "headrace.runtime.info",
+    "Metric": "headrace.observe.metrics",
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.runtime.info",
     "Position": "headrace.changelog.position",

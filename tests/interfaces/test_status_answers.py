@@ -293,7 +293,15 @@ def frozen(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["status", "--wait", "10ms"], ["top", "--once"], ["watch", "orders"]]
+    "command",
+    [
+        ["status"],
+        ["status", "--wait", "10ms"],
+        ["top", "--once"],
+        ["watch", "orders"],
+        ["health"],
+        ["metrics"],
+    ],
 )
 def test_an_engine_that_is_suspended_is_named_and_not_waited_for(
     frozen: Path,

@@ -43,6 +43,8 @@ from tests.support.shop import await_seen, await_that
 VERBS: list[list[str]] = [
     ["status"],
     ["top", "--once"],
+    ["health"],
+    ["metrics"],
     ["query", "orders"],
     ["watch", "orders", "--rows", "--limit", "1"],
     ["pause", "orders"],

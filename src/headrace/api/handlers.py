@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.api import table_reads
-from headrace.api.messages import Rates, pipeline_fields, sentence, source_fields
+from headrace.api.messages import Rates, health_fields, pipeline_fields, source_fields
 from headrace.api.table_reads import columns_shown
 from headrace.config.schema import nearest
+from headrace.engine.health import sentence
 from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
+from headrace.observe.metrics import json_fields, prometheus_text
 
 if TYPE_CHECKING:
     from headrace.engine.apply_config import ConfigPlan
@@ -54,6 +56,13 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmptyRequest(Request, frozen=True):
     """A request without fields."""
+
+
+class MetricsRequest(Request, frozen=True):
+    """Metrics as Prometheus' text, or as fields; with `compat`, also under Laredo's names."""
+
+    compat: bool = False
+    fields: bool = False
 
 
 class OfPipelines(Request, frozen=True):
@@ -157,6 +166,8 @@ class ControlService:
         self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
         self.unary: dict[str, Verb] = {
             "Status": Verb(EmptyRequest, self._status),
+            "Health": Verb(EmptyRequest, self._health),
+            "Metrics": Verb(MetricsRequest, self._metrics),
             "Query": Verb(Query, self._query),
             "Pause": Verb(OfPipelines, self._pause),
             "Resume": Verb(OfPipelines, self._resume),
@@ -198,6 +209,16 @@ class ControlService:
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }
+
+    def _health(self, _asked: EmptyRequest) -> dict[str, Any]:
+        found = health_fields(self._engine.health())
+        return {"phase": self.phase, "step": self.step, "pid": os.getpid(), **found}
+
+    def _metrics(self, asked: MetricsRequest) -> dict[str, Any]:
+        metrics = self._engine.metrics(compat=asked.compat)
+        if asked.fields:
+            return {"metrics": [json_fields(metric) for metric in metrics]}
+        return {"text": prometheus_text(metrics)}
 
     def _query(self, asked: Query) -> dict[str, Any]:
         info = self._pipeline(asked.pipeline)

@@ -17,19 +17,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.connect import error_object
-from headrace.errors import with_facts
+from headrace.engine.health import CHECKS, pipeline_state, visible_lag
 
 if TYPE_CHECKING:
+    from headrace.engine.health import Health
     from headrace.errors import HeadraceError
     from headrace.runtime.info import CopyInfo, Notice, PipelineInfo, SourceInfo, TableInfo
 
 
 # --- sources and pipelines ------------------------------------------------------------------------
-
-_COMING = frozenset({"waiting", "loading", "catching_up"})
-"""States in which readers see nothing yet, or the previous rows."""
-
-_AT_WORK = frozenset({"streaming", "watching"})
 
 
 def source_fields(source: SourceInfo) -> dict[str, Any]:
@@ -86,16 +82,16 @@ def pipeline_fields(
     pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool, rate: float | None
 ) -> dict[str, Any]:
     """Return one pipeline; `ready` is whether the engine says it is ready now."""
-    state, reason = _state(pipeline, source, ready=ready)
+    shown = pipeline_state(pipeline, source, ready=ready)
     return {
         "name": pipeline.name,
         "source": pipeline.source,
         "target": pipeline.target,
-        "state": state,
+        "state": shown.state,
         "ready": ready,
-        "reason": reason,
+        "reason": shown.reason,
         "rows": pipeline.rows,
-        "lag_seconds": _rounded(_lag(pipeline, source)),
+        "lag_seconds": _rounded(visible_lag(pipeline, source)),
         "rate_per_s": _rounded(rate),
         "position": str(pipeline.position),
         "changes": pipeline.changes,
@@ -154,74 +150,24 @@ def _table(table: TableInfo) -> dict[str, Any]:
     }
 
 
-def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
-    """Return the state as one word, and what keeps the pipeline from being ready."""
-    if pipeline.state in ("paused", "failed", "stopped"):
-        return pipeline.state, sentence(pipeline.error, pipeline.name)
-    if ready:
-        state = "streaming" if pipeline.state == "live" else pipeline.state
-        return state, _load_reasons(pipeline)
-    reason = _hindrance(pipeline, source)
-    return pipeline.state if pipeline.state in _COMING else "not_ready", reason
-
-
-def state_phrase(state: str) -> str:
-    """Return a state as the end of a sentence: `is catching up`, `failed`."""
-    return "failed" if state == "failed" else f"is {state.replace('_', ' ')}"
-
-
-def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
-    if source is None or source.state not in _AT_WORK:
-        state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or sentence(source.error, source.name)
-        return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
-    if source.error is not None:
-        return f"source {pipeline.source}: {sentence(source.error, source.name)}"
-    if pipeline.error is not None:
-        return f"retrying: {sentence(pipeline.error, pipeline.name)}"
-    if pipeline.spark_down_seconds is not None:
-        return f"Spark is not running, or does not answer, for {pipeline.spark_down_seconds:.0f} s"
-    if pipeline.opening_seconds is not None:
-        return f"its target is being opened, for {pipeline.opening_seconds:.0f} s"
-    if pipeline.state in _COMING:
-        return _load_reasons(pipeline)
-    if source.reason:
-        return f"source {pipeline.source}: {source.reason}"
-    if pipeline.lag_seconds:
-        return f"the oldest change that is not applied yet is {pipeline.lag_seconds:.0f} s old"
-    if (batch := pipeline.applying) is not None:
-        # Tables that must be copied again, for one, wait until it is done.
-        return f"a batch has been applied for {batch.seconds:.0f} s, and is not done"
-    return "it is not confirmed yet that all changes are applied"
-
-
-def _load_reasons(pipeline: PipelineInfo) -> str:
-    """Return why tables are loaded again; one reason is given once."""
-    tables: dict[str, list[str]] = {}
-    for table in pipeline.tables:
-        if table.reason:
-            tables.setdefault(table.reason, []).append(table.table)
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in tables.items())
-
-
-def sentence(error: HeadraceError | None, subject: str) -> str:
-    """Return an error's message with its facts; empty if there is none."""
-    return "" if error is None else with_facts(error.message, error.facts, subject)
-
-
-def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
-    """Return the age of the oldest change that readers do not see; None if not known."""
-    if source is None or source.state not in _AT_WORK or source.error is not None:
-        return None
-    if pipeline.lag_seconds is None or not pipeline.tables:
-        return None
-    if any(table.state in _COMING or table.state == "complete" for table in pipeline.tables):
-        return None
-    if (current := source.current_seconds) is None:
-        return None  # what was committed before a start is still being read
-    # After a silence nothing is measured yet.
-    read = current if source.lag_seconds is None else source.lag_seconds
-    return max(pipeline.lag_seconds, read)
+def health_fields(health: Health) -> dict[str, Any]:
+    """Return the three checks of an engine."""
+    return {
+        name: {
+            "ok": getattr(health, name).ok,
+            "reasons": [
+                {
+                    "part": reason.part,
+                    "name": reason.name,
+                    "code": reason.code,
+                    "message": reason.message,
+                    "since": _rounded(reason.since),
+                }
+                for reason in getattr(health, name).reasons
+            ],
+        }
+        for name in CHECKS
+    }
 
 
 def _error(error: HeadraceError | None) -> dict[str, Any] | None:

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
-from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.config.units import duration
+from headrace.engine.health import state_phrase
 from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
 from headrace.extras import DISTRIBUTION
 

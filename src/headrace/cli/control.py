@@ -16,7 +16,6 @@ from typing import Any
 import click
 
 from headrace.api.connect import sentence_of
-from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
@@ -28,6 +27,7 @@ from headrace.cli.common import (
     reach,
 )
 from headrace.cli.status import NOT_READY
+from headrace.engine.health import state_phrase
 
 # --- `headrace apply` -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from headrace.cli.control import apply, explain, pause, reload, reset, resume
 from headrace.cli.dead_letters import dead_letters
 from headrace.cli.demo.command import demo
 from headrace.cli.doctor import doctor
+from headrace.cli.health import health, metrics
 from headrace.cli.init import init
 from headrace.cli.log import log
 from headrace.cli.query import query, watch
@@ -103,6 +104,8 @@ headrace.add_command(log)
 headrace.add_command(completion)
 headrace.add_command(doctor)
 headrace.add_command(explain)
+headrace.add_command(health)
+headrace.add_command(metrics)
 headrace.add_command(pause)
 headrace.add_command(query)
 headrace.add_command(reload)

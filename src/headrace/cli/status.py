@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.api.connect import sentence_of
-from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
@@ -35,6 +34,7 @@ from headrace.cli.common import (
     reach,
     same_engine,
 )
+from headrace.engine.health import state_phrase
 from headrace.errors import NoAnswer, NoEngine
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ Begin with `engine`: the drawing in its docstring gives the order of a start and
  state         `EngineState`: sources, pipelines and what runs for them
  assembly      the runs of sources and pipelines, built for a start or a change
  status        readiness, states, counts, lag and targets, as observed now
+ health        live, ready and startup, with the reasons if one is red
+ metrics       the list of all metrics, computed from the status
  reconfigure   pipelines added to a running engine and dropped from it
  apply_config  what a changed configuration requires of a running engine
  replay        part of the log delivered to another target

@@ -42,6 +42,8 @@ from headrace.engine.assembly import (
     source_run,
 )
 from headrace.engine.checks import checked_schemas, named
+from headrace.engine.health import Health, HealthObserver
+from headrace.engine.metrics import CATALOGUE, MetricsCollector
 from headrace.engine.reconfigure import change_pipelines
 from headrace.engine.replay import OnProgress, Replayed, replay_pipeline
 from headrace.engine.state import DataDirectory, EngineOptions, EngineState
@@ -57,6 +59,7 @@ from headrace.extras import require
 from headrace.observe.dispatch import ObserverHandle, ObserverInfo
 from headrace.observe.events import Observer
 from headrace.observe.logs import log_into, logger
+from headrace.observe.metrics import Metric, offer
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.copy_on_spark import share_copies
@@ -72,6 +75,7 @@ from headrace.storage.s3 import use_storage
 from headrace.targets.target import Target
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from pyspark.sql import SparkSession
 
     from headrace.capture.source import Recordable
@@ -130,11 +134,15 @@ class Engine:
             retry=retry or ENDLESS,
             reconnect=reconnect if isinstance(reconnect, Retries) else ENDLESS,
         )
-        self._state = EngineState(options, list(pipelines), names, sources, taken)
+        state = self._state = EngineState(options, list(pipelines), names, sources, taken)
         if reconnect is not None and not isinstance(reconnect, Retries):
             self._state.reconnects.update(_known(reconnect, sources))
         for observer in observers:
             self.observe(observer)
+        self._health = HealthObserver(
+            state, lambda: (status.sources(state), status.pipelines(state, count=False))
+        )
+        self._metrics = MetricsCollector(state, self._health)
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -167,6 +175,7 @@ class Engine:
         except BaseException:
             self._end(StopLimits(self._state.options.shutdown_timeout))
             raise
+        self._state.started_at = time.time()
         self._state.running = True
 
     def cancel_start(self) -> None:
@@ -550,6 +559,31 @@ class Engine:
     def observers(self) -> tuple[ObserverInfo, ...]:
         """Return every observer with the number of events that it got and missed."""
         return self._state.events.infos()
+
+    def health(self) -> Health:
+        """
+        Return whether the engine is live, ready and started, with the reasons if it is not.
+
+        Computed each time, within a second, whatever hangs.
+        """
+        return self._health.look()
+
+    def metrics(self, *, compat: bool = False) -> tuple[Metric, ...]:
+        """
+        Return the metrics of everything, as of now; with `compat`, also under Laredo's names.
+
+        `headrace.observe.metrics.prometheus_text` renders them for Prometheus. Computed within a
+        second: if something hangs, `headrace_up` is 0 and most metrics have no samples.
+        """
+        return self._metrics.metrics(compat=compat)
+
+    def export_metrics(self, provider: MeterProvider) -> None:
+        """
+        Register the metrics with a meter provider of OpenTelemetry, which reads them from then on.
+
+        Needs the extra `otel`. Call it once for each provider; it refers to the engine.
+        """
+        offer(provider, CATALOGUE, self.metrics)
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
         """Return every pipeline with state, counts and lag."""

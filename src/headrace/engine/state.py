@@ -123,6 +123,8 @@ class EngineState:
 
         self.drivers: Drivers | None = None
         self.running = False
+        self.started_at: float | None = None
+        """When it was last started, in seconds since 1970."""
         self.cancelled = False
         """Whether a start on another thread has to end."""
         self.changing = threading.RLock()

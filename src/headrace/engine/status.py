@@ -29,6 +29,7 @@ from headrace.runtime.info import (
     CopyInfo,
     LogInfo,
     PipelineInfo,
+    PipelineTimes,
     SourceInfo,
     TableInfo,
 )
@@ -148,9 +149,14 @@ class Readiness:
 # --- states and counts ----------------------------------------------------------------------------
 
 
-def pipelines(state: EngineState) -> tuple[PipelineInfo, ...]:
-    """Return the info of every pipeline; never waits long, whatever a target does."""
-    return _infos(state, [run for run in list(state.runs) if run.source in state.recordings])
+def pipelines(state: EngineState, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+    """
+    Return the info of every pipeline; never waits long, whatever a target does.
+
+    Without `count`, with the rows as they were counted last.
+    """
+    runs = [run for run in list(state.runs) if run.source in state.recordings]
+    return _infos(state, runs, count=count)
 
 
 def pipeline_info(state: EngineState, name: str) -> PipelineInfo:
@@ -211,10 +217,12 @@ def spark_info(state: EngineState) -> SparkInfo | None:
     return state.spark.info() if state.spark is not None else None
 
 
-def _infos(state: EngineState, runs: Sequence[PipelineRun]) -> tuple[PipelineInfo, ...]:
+def _infos(
+    state: EngineState, runs: Sequence[PipelineRun], *, count: bool = True
+) -> tuple[PipelineInfo, ...]:
     """Return the current infos; the rows of all targets are counted at the same time."""
     since = time.monotonic()
-    counts = [run.row_counts.start(run.tables) for run in runs if run.opened]
+    counts = [run.row_counts.start(run.tables) for run in runs if count and run.opened]
     for done in counts:
         done.wait(max(0.0, since + COUNT_SECONDS - time.monotonic()))
     return tuple(_info(state, run, since) for run in runs)
@@ -256,6 +264,12 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         counted_since=counted.since,
         last_change=counted.last_change,
         started=run.started,
+        run_counts=delivery.counters.run_total(),
+        times=PipelineTimes(
+            delivery.report.batch_seconds.value(),
+            delivery.hops.totals(),
+            delivery.report.baseline_seconds.value(),
+        ),
     )
 
 
@@ -275,6 +289,7 @@ def _table_info(
         reason="" if member.state in (TableState.LIVE, TableState.COMPLETE) else member.load_reason,
         counts=counted.counts,
         last_change=counted.last_change,
+        run_counts=run.delivery.counters.run_counts(member.table),
     )
 
 

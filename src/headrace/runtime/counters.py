@@ -30,6 +30,7 @@ from headrace.observe.events import (
     DeadLettersWritten,
     Event,
 )
+from headrace.observe.metrics import Distribution, Histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,17 @@ class OperationCounts:
             self.baseline_rows + other.baseline_rows,
             self.errors + other.errors,
             self.dead_letters + other.dead_letters,
+        )
+
+    def __sub__(self, other: OperationCounts) -> OperationCounts:
+        return OperationCounts(
+            self.inserts - other.inserts,
+            self.updates - other.updates,
+            self.deletes - other.deletes,
+            self.truncates - other.truncates,
+            self.baseline_rows - other.baseline_rows,
+            self.errors - other.errors,
+            self.dead_letters - other.dead_letters,
         )
 
     @classmethod
@@ -112,6 +124,8 @@ class Counters:
         self._lock = threading.Lock()
         self._tables: dict[str, TableCounts] = {}
         self._unstored: dict[str, TableCounts] = {}
+        self._earlier: dict[str, OperationCounts] = {}
+        """What was counted by earlier runs."""
         self._recalled = False
 
     def recall(self, stored: Mapping[str, TableCounts]) -> None:
@@ -121,6 +135,7 @@ class Counters:
                 return
             self._recalled = True
             before, self._tables = self._tables, dict(stored)
+            self._earlier = {table: each.counts for table, each in stored.items()}
             for table, each in before.items():
                 self._add(table, each.counts, each.since, each.last_change)
             self._add(OF_NO_TABLE, NOTHING_COUNTED, self._wall(), None)
@@ -145,6 +160,17 @@ class Counters:
             min((each.since for each in found), default=self._wall()),
             max((at for each in found if (at := each.last_change) is not None), default=None),
         )
+
+    def run_counts(self, table: str) -> OperationCounts:
+        """Return what this run has counted of one table."""
+        with self._lock:
+            found, before = self._tables.get(table), self._earlier.get(table, NOTHING_COUNTED)
+        return NOTHING_COUNTED if found is None else found.counts - before
+
+    def run_total(self) -> OperationCounts:
+        """Return what this run has counted of the whole pipeline."""
+        before = sum(self._earlier.values(), NOTHING_COUNTED)
+        return self.total().counts - before
 
     def unstored(self, tables: Sequence[str] | None = None) -> dict[str, TableCounts]:
         """Return what has to be stored with these tables, or with all, since it was last."""
@@ -178,6 +204,12 @@ class Counters:
 HOPS = ("captured", "flushed", "job", "applied", "total")
 KEPT = 1_000
 
+BATCH_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Seconds: the buckets of how long a batch takes, and of how old its changes are then."""
+
+BASELINE_BOUNDS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 14_400)
+"""Seconds: the buckets of how long a baseline takes to load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:
@@ -205,11 +237,17 @@ class Hops:
     def __init__(self) -> None:
         self._samples: deque[BatchTimes] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
+        self._totals = Histogram(BATCH_BOUNDS)
 
     def add(self, sample: BatchTimes) -> None:
         """Remember a batch."""
+        self._totals.observe(sample.applied - sample.committed)
         with self._lock:
             self._samples.append(sample)
+
+    def totals(self) -> Distribution:
+        """Return how old, in seconds, the oldest change of each batch was when it was applied."""
+        return self._totals.value()
 
     def quantiles(self) -> Mapping[str, Hop]:
         """Return the quantiles of every hop; empty before the first sample."""
@@ -249,6 +287,8 @@ class DeliveryReport:
         """`wall` returns seconds since 1970; `emit` passes an event to observers."""
         self.counters = Counters(wall)
         self.hops = Hops()
+        self.batch_seconds = Histogram(BATCH_BOUNDS)
+        self.baseline_seconds = Histogram(BASELINE_BOUNDS)
         self._pipeline = pipeline
         self._wall = wall
         self._emit = emit

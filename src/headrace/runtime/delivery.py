@@ -428,6 +428,7 @@ class Delivery:
         """Deliver a batch to the target, for all these tables together."""
         context = self._context
         self.applying = (batch.rows, context.wall())
+        began = context.clock()
         taking = [member for member in taking if member.table in batch.tables]
         received = self._received(taking, batch)
         if self.intends:
@@ -456,6 +457,7 @@ class Delivery:
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
+        self.report.batch_seconds.observe(context.clock() - began)
         times = context.flush_times(batch.entries[1])
         if times is not None:
             self.report.hop(batch.begun / 1_000_000, *times, computed_at)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.observe.metrics import Distribution
 from headrace.runtime.counters import NOTHING_COUNTED, Hop, OperationCounts
 from headrace.runtime.source_state import SourceState
 from headrace.storage.locations import bucket_of
@@ -168,6 +169,9 @@ class TableInfo:
     last_change: float | None = None
     """When changes were last applied, in seconds since 1970; None if none were."""
 
+    run_counts: OperationCounts = NOTHING_COUNTED
+    """The same since this engine started the pipeline."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
@@ -176,6 +180,20 @@ class BatchInfo:
     changes: int
     seconds: float
     """Since it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTimes:
+    """How long a pipeline took for what, in seconds, since the engine started."""
+
+    batches: Distribution
+    """For each batch: from reading the log to the end of the target's write."""
+
+    latencies: Distribution
+    """For each batch: from the commit of its oldest change to the end of the target's write."""
+
+    baselines: Distribution
+    """For each baseline that was loaded into the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +262,12 @@ class PipelineInfo:
 
     started: float | None = None
     """When it was started in this engine, in seconds since 1970."""
+
+    run_counts: OperationCounts = NOTHING_COUNTED
+    """The same since `started`; unlike `counts`, it never goes back after a crash."""
+
+    times: PipelineTimes | None = None
+    """None only where an info was made by hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,6 +351,11 @@ class LogRetention:
             self._disk_cap = cap
         return self._disk_cap
 
+    @property
+    def last_cap(self) -> int | None:
+        """The cap as last computed: it asks no disk, which may hang. None: no limit, or unknown."""
+        return self._disk_cap if self._options.cap is None else self._options.cap or None
+
     def _warn(self) -> None:
         cap, size = self.cap(), self._recording.log.size
         before, self._warned = self._warned, is_tight(size, cap, before=self._warned)

@@ -420,6 +420,20 @@ class SourceRun:
         return None if measured is None else measured + self._clock() - self._lag_at
 
     @property
+    def unreported_seconds(self) -> float:
+        """Seconds since a recorder that reads has reported; 0 while it connects or is away."""
+        reading = self._state in ("streaming", "watching")
+        return self._clock() - self._reported_at if reading else 0.0
+
+    @property
+    def recorder_ended(self) -> bool:
+        """Whether the thread of its recorder ended, and neither it nor the engine has stopped."""
+        recorder = self.recorder
+        if recorder is None or self.gave_up or self._start is None or self._starting.locked():
+            return False
+        return not recorder.alive
+
+    @property
     def confirmed(self) -> Position | None:
         """
         The end of the log with everything that was committed at some moment not long ago.

@@ -144,6 +144,8 @@ class SparkWatchdog:
         self._asked_at: float | None = None
         """When the check in progress began; None between two checks, which may be long."""
         self._died_at = clock()
+        self.restarts = 0
+        """How often Spark was started again."""
 
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
@@ -157,6 +159,11 @@ class SparkWatchdog:
             return now - self._died_at
         silent = 0.0 if asked is None else now - asked
         return silent if silent >= FROZEN_SECONDS else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread that checks has ended, and was not stopped."""
+        return not (self._thread.is_alive() or self._over.is_set())
 
     def stop(self) -> None:
         """Stop checking; a check that waits for a frozen JVM is left behind."""
@@ -186,7 +193,8 @@ class SparkWatchdog:
                     deaths = 0
                     continue
                 _log.error("Spark died", deaths=deaths)
-                self._check(self._runner.revive)
+                if self._check(self._runner.revive):
+                    self.restarts += 1
             except Exception as error:  # noqa: BLE001 - whatever it is: the next attempt may succeed
                 _log.failed("Spark could not be restarted", error)
             # Also after a success: the pauses grow if it dies again and again.

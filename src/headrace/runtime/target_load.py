@@ -251,6 +251,7 @@ class Loads:
             return
         number, rows = member.baseline, begun.baseline.rows
         seconds, now = self._context.clock() - begun.at, self._context.wall()
+        self._delivery.report.baseline_seconds.observe(seconds)
         self._context.emit(BaselineCompleted(self._name, member.table, number, rows, seconds, now))
 
     def _discard(self, loading: Loading) -> None:

@@ -279,6 +279,22 @@ class Drivers:
             thread.start()
         self._recordings[run.source].log.interrupt()
 
+    def ended(self) -> list[PipelineRun]:
+        """
+        Return the pipelines whose thread ended, although nothing has stopped them.
+
+        Not those that failed on an unexpected error: a resume gives them a new thread.
+        """
+        if self._stopping.is_set():
+            return []
+        last = dict(self._threads)  # the last thread of each: it may have been started again
+        return [
+            run
+            for run, thread in last.items()
+            if not (thread.is_alive() or run.stopped or run.abandoned or self._over(run))
+            and run.name not in self._broken
+        ]
+
     def _thread(self, run: PipelineRun) -> threading.Thread:
         name = f"headrace {run.name}"
         return threading.Thread(target=self._drive, args=(run,), name=name, daemon=True)

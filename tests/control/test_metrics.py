@@ -1,0 +1,324 @@
+"""The metrics of an engine say what it did, and what it does now."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from headrace.engine import metrics
+from headrace.engine.engine import Engine
+from headrace.engine.health import CHECKS, PIPELINE_STATES, SOURCE_STATES
+from headrace.engine.metrics import CATALOGUE, COMPAT_CATALOGUE
+from headrace.errors import NoKey, SourceUnreachable, TargetError
+from headrace.observe.metrics import MetricKind, instrument_name, prometheus_text
+from headrace.pipeline.definition import DeadLetters
+from headrace.runtime import spark as spark_module
+from headrace.runtime.model import TableState
+from headrace.runtime.spark import SparkWatchdog
+from headrace.targets.memory import memory
+from headrace.testing.target import ScriptedTarget
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.promtext import Family, families
+from tests.support.shop import PATIENCE, Market, await_seen
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Market:
+    return Market(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine a look may take a while, and does not hang."""
+    monkeypatch.setattr(metrics, "COLLECT_SECONDS", PATIENCE)
+
+
+class Scrape:
+    """What Prometheus would read now."""
+
+    def __init__(self, engine: Engine, *, compat: bool = False) -> None:
+        self.families = families(prometheus_text(engine.metrics(compat=compat)))
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """Return a sample of ours; None if there is none."""
+        return self.of(f"headrace_{name}", **labels)
+
+    def of(self, name: str, **labels: str) -> float | None:
+        family = self.families.get(name)
+        return None if family is None else family.value(**labels)
+
+    def count(self, name: str, **labels: str) -> float:
+        """Return how often a histogram was measured."""
+        family = self.families[f"headrace_{name}"]
+        key = (f"headrace_{name}_count", frozenset(labels.items()))
+        return family.samples[key]
+
+    def state(self, family: str) -> str:
+        """Return the one state that has a 1."""
+        found = [
+            dict(labels)["state"]
+            for (_, labels), value in self.families[f"headrace_{family}"].samples.items()
+            if value
+        ]
+        assert len(found) == 1
+        return found[0]
+
+
+AT = {"pipeline": "orders", "source": "shop"}
+
+
+@pytest.mark.meets("ACC-15")
+def test_the_work_of_a_pipeline_is_counted(market: Market) -> None:
+    runner = ArrowRunner(fails=lambda pipeline, row: "bad" if row["id"] == 12 else None)
+    pipeline = market.pipeline(memory(), name="orders", on_error=DeadLetters())
+    with market.engine(pipeline, runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        before = Scrape(engine)
+        assert before("pipeline_rows", table="orders", **AT) == 10
+        assert before("pipeline_baseline_rows_total", **AT) == 10
+        assert before.count("pipeline_baseline_duration_seconds", **AT) == 1
+        assert before("pipeline_changes_total", **AT) == 0
+        market.put("orders", 11)
+        market.put("orders", 12)
+        assert await_seen(lambda: Scrape(engine)("pipeline_dead_letters", **AT) == 1)
+        assert await_seen(lambda: Scrape(engine)("pipeline_changes_total", **AT) == 2)
+        after = Scrape(engine)
+        batches = after("pipeline_batches_total", **AT)
+        assert batches
+        assert after.count("pipeline_batch_duration_seconds", **AT) == batches
+        assert after.count("pipeline_change_latency_seconds", **AT) == batches
+        assert after("pipeline_rows", table="orders", **AT) == 11
+        assert after("source_changes_total", source="shop") == 2
+        assert after("source_flushes_total", source="shop") == engine.source_info("shop").flushes
+        assert after("source_end_commit", source="shop") == market.source.position.commit
+        assert after("log_bytes", source="shop")
+
+
+def test_failed_attempts_are_counted_and_an_error_is_gone_with_its_cause(market: Market) -> None:
+    target = ScriptedTarget()
+    with market.engine(market.pipeline(target, name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert Scrape(engine)("pipeline_errors_total", **AT) == 0
+        target.reject(TargetError("Away", target="scripted"))
+        target.reject(NoKey("No key any more", table="orders"))
+        market.put("orders", 11)
+
+        def failed() -> bool:
+            engine._state.nudge()
+            return Scrape(engine).state("pipeline_state") == "failed"
+
+        assert await_seen(failed)
+        red = Scrape(engine)
+        assert red("pipeline_errors_total", **AT) == 2
+        assert (red("pipeline_error", **AT), red("pipeline_ready", **AT)) == (1, 0)
+        assert red("health", check="ready") == 0
+        assert red("health", check="live") == 1
+        engine.resume("orders")
+        assert await_seen(lambda: Scrape(engine)("pipeline_ready", **AT) == 1)
+        green = Scrape(engine)
+        assert green.state("pipeline_state") == "streaming"
+        assert green("pipeline_error", **AT) == 0
+        assert green("pipeline_errors_total", **AT) == 2, "what happened is not forgotten"
+
+
+def test_states_go_where_the_engine_goes(market: Market) -> None:
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert Scrape(engine).state("source_state") == "streaming"
+        engine.pause("orders")
+        assert await_seen(lambda: Scrape(engine).state("pipeline_state") == "paused")
+        engine.resume("orders")
+        assert await_seen(lambda: Scrape(engine).state("pipeline_state") == "streaming")
+
+
+def test_a_lag_that_is_not_known_is_absent_and_not_zero(market: Market) -> None:
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_seen(lambda: Scrape(engine)("pipeline_lag_seconds", **AT) is not None)
+        market.source.set_away(True)
+        market.source.inject_error(SourceUnreachable("The server is away"))
+        market.source.wake()
+        assert await_seen(lambda: Scrape(engine)("source_connected", source="shop") == 0)
+        away = Scrape(engine)
+        assert away("pipeline_lag_seconds", **AT) is None
+        assert away("pipeline_ready", **AT) == 0
+        assert away("source_error", source="shop") == 1
+        market.source.set_away(False)
+
+
+def test_labels_are_names_of_the_configuration_and_words_of_fixed_sets(market: Market) -> None:
+    target = ScriptedTarget()
+    with market.engine(market.pipeline(target, name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        target.reject(NoKey("No key any more", table="orders"))
+        market.put("orders", 4711, status="secret")
+        assert await_seen(lambda: Scrape(engine).state("pipeline_state") == "failed")
+        allowed = {
+            "pipeline": {"orders"},
+            "source": {"shop"},
+            "table": {"orders"},
+            "state": {*PIPELINE_STATES, *SOURCE_STATES, *map(str, TableState)},
+            "check": set(CHECKS),
+        }
+        text = prometheus_text(engine.metrics(compat=True))
+        allowed["pipeline_id"], allowed["source_id"] = allowed["pipeline"], allowed["source"]
+        for name, family in families(text).items():
+            for _, labels in family.samples:
+                for label, value in labels:
+                    if label not in ("le", "version"):
+                        assert value in allowed[label], name
+        assert "4711" not in text
+        assert "secret" not in text
+        assert "No key any more" not in text
+
+
+class Mortal:
+    """Spark that dies, and can be started again."""
+
+    def __init__(self) -> None:
+        self.runs, self.can_start = True, False
+
+    @property
+    def alive(self) -> bool:
+        return self.runs
+
+    def revive(self) -> bool:
+        self.runs = self.can_start
+        return self.runs
+
+
+def test_spark_is_absent_if_it_is_not_used_and_its_death_is_counted(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_module, "_LOOK_SECONDS", 0.01)
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert Scrape(engine)("spark_up") is None
+        spark = Mortal()
+        watchdog = engine._state.watchdog = SparkWatchdog(spark, engine._state.notify)
+        assert Scrape(engine)("spark_up") == 1
+        assert Scrape(engine)("spark_restarts_total") == 0
+        spark.runs = False
+        assert await_seen(lambda: Scrape(engine)("spark_up") == 0)
+        assert (Scrape(engine)("spark_down_seconds") or 0) > 0
+        assert Scrape(engine).state("pipeline_state") == "not_ready"
+        spark.can_start = True
+        assert await_seen(lambda: Scrape(engine)("spark_up") == 1)
+        assert Scrape(engine)("spark_restarts_total") == 1
+        watchdog.stop()
+
+
+@pytest.fixture
+def hung(market: Market, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine of which nothing can be read."""
+    free = threading.Event()
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        with monkeypatch.context() as patched:
+            patched.setattr(metrics, "COLLECT_SECONDS", 0.05)
+            patched.setattr(engine._state.recordings["shop"], "info", lambda: free.wait() and None)
+            yield engine
+        free.set()
+
+
+def test_an_engine_that_hangs_is_down_in_its_metrics_and_not_waited_for(hung: Engine) -> None:
+    found = Scrape(hung)
+    assert (found("up"), found("health", check="ready")) == (0, 0)
+    assert "headrace_pipeline_ready" not in found.families, "of before"
+
+
+def test_before_the_start_is_over_nothing_is_claimed_of_pipelines(market: Market) -> None:
+    engine = market.engine(market.pipeline(memory(), name="orders"))
+    found = Scrape(engine)
+    assert found("up") == 1
+    assert [found("health", check=check) for check in CHECKS] == [0, 0, 0]
+    assert "headrace_pipeline_state" not in found.families
+
+
+# -- names ------------------------------------------------------------------------------
+
+LAREDO = """
+    laredo_pipeline_state laredo_source_lag_bytes laredo_source_lag_seconds
+    laredo_baseline_rows_total laredo_baseline_rows_loaded_total laredo_baseline_duration_seconds
+    laredo_change_apply_duration_seconds laredo_change_errors_total laredo_dead_letters_total
+    laredo_pipeline_row_count laredo_pipeline_errors_total laredo_pipeline_dead_letters_total
+    laredo_source_connected
+"""
+
+
+def test_every_metric_keeps_the_rules_of_prometheus() -> None:
+    names = [metric.name for metric in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for metric in CATALOGUE:
+        assert re.fullmatch(r"headrace_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == MetricKind.COUNTER), metric.name
+        unit = metric.name.removesuffix("_total").rpartition("_")[2]
+        assert metric.unit == (unit if unit in ("seconds", "bytes") else ""), metric.name
+        assert set(metric.labels) <= {"pipeline", "source", "table", "state", "check", "version"}
+        assert metric.help.endswith("."), metric.name
+    instruments = [instrument_name(name) for name in names]
+    assert len(set(instruments)) == len(instruments)
+
+
+def test_the_names_of_laredo_are_those_and_no_others() -> None:
+    assert sorted(metric.name for metric in COMPAT_CATALOGUE) == sorted(LAREDO.split())
+
+
+@pytest.mark.meets("ACC-15")
+def test_laredos_names_have_the_same_values_with_its_labels(market: Market) -> None:
+    two = Market(market.data.parent / "two", ["orders", "items"])
+    pipeline = two.pipeline(memory(), "orders", "items", name="orders")
+    with two.engine(pipeline) as engine:
+        assert engine.await_ready(PATIENCE)
+        found = Scrape(engine, compat=True)
+        assert found.of("laredo_pipeline_state", pipeline="orders") == 2
+        assert found.of("laredo_pipeline_row_count", pipeline_id="orders", table="items") == 10
+        assert found.of("laredo_baseline_rows_loaded_total", pipeline="orders") == 20
+        assert found.of("laredo_source_connected", source_id="shop") == 1
+        assert "laredo_pipeline_state" not in Scrape(engine).families
+        engine.pause("orders")
+        assert await_seen(
+            lambda: Scrape(engine, compat=True).of("laredo_pipeline_state", pipeline="orders") == 3
+        )
+
+
+@pytest.mark.meets("ACC-15")
+def test_opentelemetry_reads_an_engine(market: Market) -> None:
+    reader = InMemoryMetricReader()
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.export_metrics(MeterProvider([reader]))
+        data = reader.get_metrics_data()
+        assert data is not None
+        found = {
+            metric.name: {
+                tuple((point.attributes or {}).items()): point.value  # type: ignore[union-attr]
+                for point in metric.data.data_points
+            }
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+        at = (("pipeline", "orders"), ("source", "shop"))
+        assert found["headrace.pipeline.rows"] == {(*at, ("table", "orders")): 10}
+        assert found["headrace.pipeline.ready"] == {at: 1}
+        assert {each for each in found if not each.startswith("headrace.")} == set()
+
+
+def test_a_family_is_one_kind_everywhere(market: Market) -> None:
+    """The catalogue, which documents and dashboards are checked against, is what is exported."""
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        exported: dict[str, Family] = Scrape(engine, compat=True).families
+        known = {metric.name: metric for metric in (*CATALOGUE, *COMPAT_CATALOGUE)}
+        assert exported.keys() <= known.keys()
+        for name, family in exported.items():
+            assert (family.kind, family.help) == (str(known[name].kind), known[name].help)
+            for _, labels in family.samples:
+                assert {label for label, _ in labels} - {"le"} == set(known[name].labels)

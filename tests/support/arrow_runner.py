@@ -199,9 +199,12 @@ class ArrowFrames(ArrowPipeline):
         return cast(tuple[Failure, ...], found)
 
     def give_baseline(
-        self, part: SegmentGroup, take: Callable[[Any, int], None]
+        self,
+        part: SegmentGroup,
+        take: Callable[[Any, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
-        found = self._runner.give_baseline(self._pipeline, part, take)
+        found = self._runner.give_baseline(self._pipeline, part, take, blocked)
         return cast(tuple[Failure, ...], found)
 
 

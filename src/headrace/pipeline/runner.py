@@ -12,6 +12,9 @@ nor through the driver. Headrace must be installed on the executors for this, on
 cluster.
 
 An `Explanation` shows users what Spark did for a pipeline's last batch.
+
+Long because batches, baselines and frames are the same work, with the same search for rows to leave
+out.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import re
 from functools import cache
 
 import headrace as hr
+from tests.invocations import offered
 from tests.support.sources import ROOT, all_of, text
 
 PAGE = ROOT / "docs" / "reference" / "names.md"
@@ -31,20 +32,68 @@ HOOKS = {
 
 INTERFACES = {
     "Engine": """NewEngine Start Stop AwaitReady IsReady IsSourceReady OnReady Reload Pause Resume
-        CreateSnapshot Targets Pipelines SourceIDs SourceInfo TableSchema ResetSource GetTarget""",
+        CreateSnapshot Targets Pipelines SourceIDs SourceInfo TableSchema ResetSource GetTarget
+        Option WithSource WithPipeline PipelineInfo SourceRunInfo""",
+    "Tables, rows and values": """TableIdentifier Table ColumnDefinition Row GetString Value
+        Position""",
     "Targets": """SyncTarget OnInit OnBaselineRow OnBaselineComplete OnInsert OnUpdate OnDelete
         OnTruncate IsDurable OnSchemaChange ExportSnapshot RestoreSnapshot
-        SupportsConsistentSnapshot OnClose Lookup LookupAll Get All Count Listen""",
+        SupportsConsistentSnapshot OnClose Lookup LookupAll Get All Count Listen SnapshotEntry
+        TableSnapshotInfo SchemaChangeResponse IndexedTarget NewIndexedTarget LookupFields
+        CompiledTarget target/memory target/httpsync target/fanout""",
     "Sources": """SyncSource Init ValidateTables Baseline Stream Ack SupportsResume
         LastAckedPosition ComparePositions PositionToString PositionFromString Pause Resume GetLag
-        OrderingGuarantee State Close""",
-    "Filters, transforms, dead letters": """FieldEquals FieldPrefix FieldRegex DropFields
-        RenameFields AddTimestamp deadletter""",
+        OrderingGuarantee State Close SourceConfig ValidationError ChangeHandler LagInfo SourceState
+        CONNECTING CONNECTED STREAMING RECONNECTING ERROR source/pg source/kinesis
+        source/testsource""",
+    "Filters, transforms, dead letters": """filter transform FieldEquals FieldPrefix FieldRegex
+        DropFields RenameFields AddTimestamp deadletter""",
+    "Services, clients, configuration, observation": """config service service/oam service/query
+        service/replication client/fanout snapshot/local snapshot/s3 snapshot/jsonl EngineObserver
+        NullObserver CompositeObserver metrics/prometheus metrics/otel""",
+    "Command line": """status pipelines tables schema source ready version watch reload pause resume
+        reset-source dead-letters replay --address --output --timeout --conf-dir --init-dir --set
+        --health-port --log-level --drain-grace""",
+    "Configuration keys": """sources.ID.type sources.ID.connection sources.ID.slot_mode
+        sources.ID.slot_name sources.ID.always_baseline lookup_fields additional_indexes compiler
+        key_fields base_url auth_header batch_size timeout_ms retry_count flush_interval headers
+        retry_backoff_ms max_clients heartbeat_interval grpc.port grpc.tls fanout.grpc.port
+        stream_arn consumer_group checkpoint_table store store_config key_prefix follow""",
+    "Calls of the services": """GetStatus GetTableStatus GetPipelineStatus WatchStatus CheckReady
+        GetSourceInfo ReloadTable ReloadAll PauseSync ResumeSync ResetSource DrainReplication
+        ListTables GetTableSchema CreateSnapshot ListSnapshots InspectSnapshot DeleteSnapshot
+        PruneSnapshots RestoreSnapshot ListDeadLetters PurgeDeadLetters ReplayDeadLetters
+        StartReplay GetReplayStatus StopReplay Lookup LookupAll GetRow ListRows CountRows Subscribe
+        Sync FetchSnapshot GetReplicationStatus""",
+    "Events": """SourceConnected SourceDisconnected PipelineStateChanged BaselineStarted
+        BaselineRowLoaded BaselineCompleted ReBaselineTriggered ChangeReceived ChangeApplied
+        ChangeError AckAdvanced BufferDepthChanged BufferPolicyTriggered SnapshotStarted
+        SnapshotCompleted SnapshotFailed SnapshotRestoreStarted SnapshotRestoreCompleted
+        SchemaChange LagUpdated DeadLetterWritten RowExpired ValidationResult ClientConnected
+        ClientDisconnected ClientCaughtUp ClientBackpressure SnapshotCreated JournalPruned""",
+    "Metrics and health": """laredo_pipeline_state laredo_pipeline_buffer_depth
+        laredo_pipeline_buffer_capacity laredo_source_lag_bytes laredo_source_lag_seconds
+        laredo_baseline_rows_total laredo_validation_target_row_count laredo_changes_received_total
+        laredo_changes_applied_total laredo_change_errors_total laredo_dead_letters_total
+        laredo_rows_expired_total laredo_snapshots_total laredo_source_rebaseline_total
+        laredo_validation_runs_total laredo_baseline_rows_loaded_total
+        laredo_change_apply_duration_seconds laredo_baseline_duration_seconds
+        laredo_snapshot_duration_seconds snapshotter_epoch /health/live /health/ready
+        /health/startup""",
     "Managing streams": """Replicator Kind UpsertStream DeleteStream ListStreams GetStatus Pause
-        Resume Replay Checkpoint Endpoint Stream StreamStatus""",
-    "Capture from SQLite": "CDC Installer Setup Teardown Engine.CDC Engine.Bootstrap Engine.Close",
+        Resume Replay Checkpoint Endpoint Stream StreamStatus Checkpoint.LSN Checkpoint.Wall
+        Endpoint.Kind Endpoint.Region Endpoint.URI Endpoint.AuthRef Stream.Name Stream.Source
+        Stream.Destination Stream.Mode Stream.Filter Stream.Conflict Stream.CheckpointInterval
+        StreamStatus.Name StreamStatus.State StreamStatus.LastEvent StreamStatus.LastCheckpoint
+        StreamStatus.LagSeconds StreamStatus.LagEvents StreamStatus.BytesReplicated
+        StreamStatus.EventsReplicated StreamStatus.ErrorsLastHour StreamStatus.LastError cdc
+        snapshot snapshot_then_cdc last_writer_wins source_wins dest_wins manual_review""",
+    "Capture from SQLite": """CDC Installer Engine Setup Teardown Engine.CDC Engine.Bootstrap
+        Engine.BootstrapAndCDC Engine.Close""",
 }
-"""What each interface has, as far as it is made of methods."""
+"""What each interface has, and what else is named there."""
+
+OURS = re.compile(r"`([^`]+)`")
 
 
 @cache
@@ -103,14 +152,53 @@ def is_module(path: str) -> bool:
 
 
 def test_every_line_leads_somewhere_or_says_why_not() -> None:
-    assert len(lines()) > 100
+    assert len(lines()) > 250
     wrong = []
     for section, _, here, _ in lines():
         reason = re.fullmatch(r"(later|none): \S.*", here)
-        names = re.fullmatch(r"`(hr|headrace)\.[^`]+`(, `(hr|headrace)\.[^`]+`)*", here)
+        names = re.fullmatch(r"`[^`]+`(, `[^`]+`)*", here)
         if not (reason or names):
             wrong.append(f"{section}: {here}")
     assert wrong == [], all_of(wrong)
+
+
+def test_a_command_or_a_key_of_ours_is_there() -> None:
+    offers, keys = set(offered()), documented_keys()
+    ours = [
+        name
+        for _, _, here, _ in lines()
+        if not here.startswith(("later:", "none:"))
+        for name in OURS.findall(here)
+        if not name.startswith(("hr.", "headrace."))
+    ]
+    assert len(ours) > 60
+    missing = []
+    for name in ours:
+        if name.startswith("headrace "):
+            words = name.split()
+            path = tuple(word for word in words if not word.startswith("--"))
+            options = [word for word in words if word.startswith("--")] or [""]
+            missing += [name for option in options if (path, option) not in offers]
+        elif name not in keys:
+            missing.append(name)
+    assert missing == [], all_of(missing)
+
+
+def documented_keys() -> set[str]:
+    """Return the keys of the configuration, those of a kind of part under its section."""
+    prefixes = {
+        "Sources": "sources.ID.",
+        "Targets": "pipelines.ID.target.",
+        "Filters": "pipelines.ID.filters[].",
+        "Transforms": "pipelines.ID.transforms[].",
+    }
+    keys, prefix = set(), ""
+    for line in text(ROOT / "docs" / "reference" / "configuration.md").splitlines():
+        if line.startswith("## "):
+            prefix = prefixes.get(line[3:], "")
+        if found := re.match(r"\| `([^`]+)` \|", line):
+            keys.add(prefix + found[1])
+    return keys
 
 
 def test_every_name_of_an_interface_is_on_the_page() -> None:

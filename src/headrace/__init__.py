@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine, record
     from headrace.engine.health import Health
     from headrace.engine.replay import Replayed, ReplayProgress
-    from headrace.errors import HeadraceError, RowRefused
+    from headrace.errors import HeadraceError, RefusedRow, RowRefused, RowsRefused
     from headrace.lake.target import table
     from headrace.observe.metrics import Metric
     from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
@@ -74,12 +74,14 @@ __all__ = [
     "Pipeline",
     "PipelineInfo",
     "Position",
+    "RefusedRow",
     "ReplayProgress",
     "Replayed",
     "Retries",
     "Row",
     "RowRefused",
     "RowTarget",
+    "RowsRefused",
     "SourceInfo",
     "TableChange",
     "TableInfo",
@@ -118,12 +120,14 @@ _MODULES = {
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.runtime.info",
     "Position": "headrace.changelog.position",
+    "RefusedRow": "headrace.errors",
     "ReplayProgress": "headrace.engine.replay",
     "Replayed": "headrace.engine.replay",
     "Retries": "headrace.capture.messages",
     "Row": "headrace.tables.columns",
     "RowRefused": "headrace.errors",
     "RowTarget": "headrace.targets.row_target",
+    "RowsRefused": "headrace.errors",
     "SourceInfo": "headrace.runtime.info",
     "TableChange": "headrace.targets.memory",
     "TableInfo": "headrace.runtime.info",

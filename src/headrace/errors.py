@@ -1162,8 +1162,8 @@ class RowRefused(TargetError):
     """
     A target will not take a row, however often it comes.
 
-    A hook of `hr.RowTarget` raises it: the row becomes a dead letter with the message as its
-    reason. The engine reports it if the pipeline is set to stop then.
+    A hook of `hr.RowTarget` that is called for a row raises it: the row becomes a dead letter with
+    the message as its reason. The engine reports it if the pipeline is set to stop then.
     """
 
     code = "targets.row_refused"
@@ -1178,8 +1178,13 @@ class RefusedRow:
     """A row that a target will not take."""
 
     table: str
-    row: int
-    """Its index among the rows of the table that the target was given."""
+    """Its table; may be empty if the target was given a DataFrame, which has one table."""
+
+    row: int | str | Mapping[str, object]
+    """
+    Its index among the rows of the table that the target was given. Of a DataFrame: its
+    `_position`, or the values of its key by column.
+    """
 
     code: str = "ROW_REFUSED"
     """Why, in a word: the HTTP status, the name of a constraint."""
@@ -1189,7 +1194,12 @@ class RefusedRow:
 
 
 class RowsRefused(TargetError):
-    """A target refused some rows. The engine makes them dead letters, and goes on."""
+    """
+    A target refused some rows, before they had any effect.
+
+    The engine makes them dead letters, and the target gets the batch again without them. It
+    reports this error only if the target names no rows.
+    """
 
     code = "targets.rows_refused"
     remedy = "Refused rows become dead letters; see headrace dead-letters list."
@@ -1202,6 +1212,30 @@ class RowsRefused(TargetError):
         error = cls("The target refused rows")
         error.rows = tuple(rows)
         return error
+
+    @classmethod
+    def in_frame(cls, rows: object, code: str = "ROW_REFUSED", **facts: object) -> Self:
+        """
+        Return the error for rows of the DataFrame that a function was given.
+
+        `rows` is a DataFrame, which is collected, or an iterable. Each of them is a `_position`, or
+        a row or mapping with `_position` or, if that is missing or null, with the columns of the
+        key. A key stands for all changes of that row in the batch. `code` and `facts` are kept in
+        the dead letters.
+        """
+        collect = getattr(rows, "collect", None)
+        listed: Iterable[object] = rows if collect is None else collect()  # type: ignore[assignment]
+        texts = {name: str(value) for name, value in facts.items()}
+        return cls.of(RefusedRow("", _named(row), code, texts) for row in listed)
+
+
+def _named(row: object) -> str | Mapping[str, object]:
+    """Return what names a row: its position, or else its values."""
+    values = row.asDict() if hasattr(row, "asDict") else row
+    if not isinstance(values, Mapping):
+        return str(values)
+    position = values.get("_position")
+    return values if position is None else str(position)
 
 
 class UnknownValue(TargetError):

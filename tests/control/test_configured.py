@@ -164,6 +164,10 @@ TRANSFORM_STEPS: list[tuple[Plain, steps.Transform]] = [
     ({"type": "derive", "columns": {"t": "a * b"}}, steps.derive(t="a * b")),
     ({"type": "add-timestamp", "field": "at"}, steps.timestamp("at")),
     (
+        {"type": "add-timestamp", "field": "at", "of": "capture"},
+        steps.timestamp("at", of="capture"),
+    ),
+    (
         {"type": "mask", "fields": ["a"], "keep": 4, "with": "#"},
         steps.mask("a", keep=4, with_="#"),
     ),

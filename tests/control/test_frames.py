@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadTransform, Fenced, TargetError
+from headrace.errors import BadTransform, Fenced, RowsRefused, TargetError
 from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
-from headrace.pipeline.result import Failure
+from headrace.pipeline.result import Failure, RowReference
+from headrace.runtime.delivery import StagedBatches
 from headrace.runtime.pipeline_run import IDLE
 from headrace.targets.target import Batch, Loading, TargetTraits
 from tests.control.stepping import Stepping
@@ -32,22 +33,55 @@ class FrameRunner(ArrowRunner):
         take: Callable[[Any], None],
     ) -> tuple[Failure, ...]:
         result = self.rows(pipeline, parts, facts)
-        parked = behind(result.failures) if result.failures else frozenset()
-        take(
-            [
-                row["id"]
-                for row in result.rows.to_pylist()
-                if (row["_commit"], row["_ordinal"]) not in parked
-            ]
-        )
-        return result.failures
+        rows = [((row["_commit"], row["_ordinal"]), row["id"]) for row in result.rows.to_pylist()]
+        failures = result.failures
+        while True:
+            parked = behind(failures) if failures else frozenset()
+            try:
+                take([id for reference, id in rows if reference not in parked])
+            except RowsRefused as error:
+                failures = (*failures, *refused_of(error, rows, parked))
+            else:
+                return failures
 
     def give_baseline(
-        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
+        self,
+        pipeline: Pipeline,
+        part: SegmentGroup,
+        take: Callable[[Any, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
         (loaded,) = self.baseline(pipeline, part)
-        take([row["id"] for row in loaded.rows.to_pylist()], 1)
-        return loaded.failures
+        rows = [
+            ((number, at), change["after"]["id"])
+            for number, changes in enumerate(self._segments_of(part))
+            for at, change in enumerate(changes)
+        ]
+        failures = loaded.failures
+        while True:
+            if failures and blocked is not None:
+                blocked(failures)
+            gone = {failure.reference for failure in failures}
+            try:
+                take([id for reference, id in rows if reference not in gone], 1)
+            except RowsRefused as error:
+                failures = (*failures, *refused_of(error, rows, gone))
+            else:
+                return failures
+
+
+def refused_of(
+    error: RowsRefused, rows: Sequence[tuple[RowReference, int]], gone: Container[RowReference]
+) -> list[Failure]:
+    """Return refused rows, named by their key, as Spark's runner finds them in a frame."""
+    there: dict[int, RowReference] = {}
+    for reference, id in rows:
+        if reference not in gone:
+            there.setdefault(id, reference)
+    return [
+        Failure(there[each.row["id"]], each.code, each.facts)  # type: ignore[index]
+        for each in error.rows
+    ]
 
 
 class Taking:
@@ -182,7 +216,11 @@ class PieceRunner(FrameRunner):
     """Gives a baseline in pieces of one row."""
 
     def give_baseline(
-        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
+        self,
+        pipeline: Pipeline,
+        part: SegmentGroup,
+        take: Callable[[Any, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
         (loaded,) = self.baseline(pipeline, part)
         for number, row in enumerate(loaded.rows.to_pylist()):
@@ -210,3 +248,121 @@ def test_a_function_is_given_no_further_piece_once_nobody_waits_for_its_pipeline
             run.step()
     assert [rows for _, rows in target.given] == [[1]]
     assert run.context.store.state("orders", "orders") == ("loading", 1)
+
+
+# --- rows that the target refuses ----------------------------------------------------------
+
+
+class Refusing(Taking):
+    """Refuses some keys before it has any effect; a batch that it has finished is passed over."""
+
+    def __init__(self, *refused: int) -> None:
+        super().__init__()
+        self.refused = set(refused)
+        self.done: set[str] = set()
+        self.offered: list[tuple[str, list[int]]] = []
+        self.letters: Callable[[], int] = lambda: 0
+        self.letters_at_effects: list[int] = []
+
+    def write_frame(self, frame: Any, batch: FrameBatch) -> None:
+        if batch.id in self.done:
+            return
+        assert batch.key == ("id",)
+        self.offered.append((batch.id, frame))
+        if bad := self.refused.intersection(frame):
+            keys = [{"id": key} for key in sorted(bad)]
+            raise RowsRefused.in_frame(keys, "409", answer="conflict")
+        self.done.add(batch.id)
+        self.letters_at_effects.append(self.letters())
+        super().write_frame(frame, batch)
+
+
+@pytest.mark.meets("R30", "ENG-46")
+def test_rows_that_a_function_refuses_are_dead_letters_and_it_is_called_again_without_them(
+    world: Stepping,
+) -> None:
+    target = Refusing(2)
+    run = world.run(Pipeline(world.source, "orders", target), FrameRunner(world.disk))
+    target.letters = lambda: run.delivery.dead_letter_count
+    world.settle(run)
+    world.put(1)
+    world.put(2)
+    world.put(2, "good")
+    world.settle(run)
+    world.put(2, "better")
+    world.put(3)
+    world.settle(run)
+    assert not run.failed
+    assert [rows for _, rows in target.given] == [[], [1], [3]]
+    (first, offered), (again, rest) = target.offered[1:3]
+    assert (offered, rest, first == again) == ([1, 2, 2], [1], True)
+    letters = run.delivery.dead_letters.all()
+    assert [(each.kind, each.key, each.code) for each in letters] == [
+        ("failed", (2,), "409"),
+        ("behind", (2,), ""),
+        ("behind", (2,), ""),
+    ]
+    assert letters[0].facts == {"answer": "conflict"}
+    assert target.letters_at_effects == [0, 2, 2]
+
+
+@pytest.mark.meets("R30", "ENG-46")
+def test_rows_of_a_baseline_that_a_function_refuses_hold_what_follows_them(
+    world: Stepping,
+) -> None:
+    for key in (1, 2, 3):
+        world.put(key)
+    world.take_baseline()
+    target = Refusing(2)
+    run = world.run(Pipeline(world.source, "orders", target), FrameRunner(world.disk))
+    target.letters = lambda: run.delivery.dead_letter_count
+    world.settle(run)
+    world.put(2, "good")
+    world.put(3, "good")
+    world.settle(run)
+    assert [rows for _, rows in target.given] == [[1, 3], [3]]
+    assert target.letters_at_effects == [1, 1]
+    letters = run.delivery.dead_letters.all()
+    assert [(each.kind, each.op, each.key, each.code) for each in letters] == [
+        ("failed", "baseline", (2,), "409"),
+        ("behind", "update", (2,), ""),
+    ]
+
+
+@pytest.mark.meets("R30", "R25")
+@pytest.mark.parametrize("loaded", [False, True], ids=["changes", "a baseline"])
+def test_a_refused_row_is_not_lost_with_a_batch_that_the_function_passes_over_the_next_time(
+    world: Stepping, loaded: bool
+) -> None:
+    target = Refusing(2)
+    pipeline = Pipeline(world.source, "orders", target)
+    run = world.run(pipeline, FrameRunner(world.disk))
+    if not loaded:
+        world.settle(run)
+    world.put(1)
+    world.put(2)
+    if loaded:
+        world.take_baseline()
+    target.failures = 1  # once, after its effect
+    assert run.step() not in (None, IDLE)
+    assert target.given[-1][1] == [1]
+    run = world.run(pipeline, FrameRunner(world.disk))
+    world.settle(run)
+    assert [each.key for each in run.delivery.dead_letters.all()] == [(2,)]
+    assert len(target.given) == (1 if loaded else 2)
+
+
+def test_rows_that_executors_prepare_cannot_be_refused() -> None:
+    class Lake:
+        staged_from = 0
+
+        def stage(self, table: str, frame: Any, epoch: int, emptied: Position | None) -> object:
+            raise RowsRefused.in_frame([{"id": 1}])
+
+    prepared: Any = None
+    staging = StagedBatches("lake", Lake(), prepared, lambda: None)
+    about = FrameBatch("1", "lake", "orders", Position(1, 1), Position(1, 2))
+    with pytest.raises(TargetError, match="executors prepare") as caught:
+        staging.write_frame(prepared, about)
+    assert not isinstance(caught.value, RowsRefused)
+    assert caught.value.facts == {"table": "orders"}

@@ -10,8 +10,9 @@ import pytest
 import headrace as hr
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName
-from headrace.errors import RefusedRow, RowRefused, RowsRefused, TooManyFailed
+from headrace.errors import RefusedRow, RowRefused, RowsRefused, TargetError, TooManyFailed
 from headrace.pipeline.definition import DeadLetters
+from headrace.runtime.delivery import refused_rows
 from headrace.targets.memory import memory
 from headrace.targets.target import BaselineId, Batch
 from headrace.testing.target import ScriptedLoading, ScriptedTarget
@@ -287,11 +288,86 @@ def test_a_replay_leaves_out_refused_rows_with_what_follows_them(
     assert done.failed == 4
 
 
-def test_a_target_that_refuses_rows_it_was_not_given_is_tried_again(market: Market) -> None:
+@pytest.mark.meets("R30")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        [RefusedRow("orders", 7)],
+        [RefusedRow("nothing", 0)],
+        [RefusedRow("orders", {"id": 1})],
+        [],
+    ],
+    ids=["no such row", "no such table", "a key", "none"],
+)
+def test_a_target_that_refuses_rows_it_was_not_given_is_tried_again(
+    market: Market, refused: list[RefusedRow]
+) -> None:
     target = ScriptedTarget()
-    target.reject(RowsRefused.of([RefusedRow("orders", 7)]))
+    target.reject(RowsRefused.of(refused))
     with market.engine(market.pipeline(target), runner=ArrowRunner()) as engine:
         assert engine.await_ready(PATIENCE)
         market.put("orders", 1, status="sent")
         assert await_that(engine, lambda: target.rows("orders")[(1,)]["status"] == "sent")
         assert engine.dead_letters() == ()
+
+
+@pytest.mark.parametrize("refused", [RefusedRow("orders", 7), RefusedRow("", {"id": 1})])
+def test_a_row_that_the_target_was_not_given_is_an_error_that_says_so(refused: RefusedRow) -> None:
+    given = {"orders": pa.table({"id": [1, 2]})}
+    with pytest.raises(TargetError, match="not given") as caught:
+        refused_rows(RowsRefused.of([refused]), given)
+    assert not isinstance(caught.value, RowsRefused)
+    with pytest.raises(TargetError, match="named none"):
+        refused_rows(RowsRefused.of([]), given)
+
+
+@pytest.mark.meets("ENG-46")
+@pytest.mark.parametrize("hook", ["on_init", "on_baseline_complete", "on_batch_complete"])
+def test_a_hook_that_is_not_for_a_row_refuses_none(market: Market, hook: str) -> None:
+    orders = Keeper()
+    raised: list[str] = []
+
+    def once(*values: object) -> None:
+        if not raised:
+            raised.append(hook)
+            raise hr.RowRefused("not about a row")
+
+    setattr(orders, hook, once)
+    with market.engine(market.pipeline(orders), runner=ArrowRunner()) as engine:
+        if hook != "on_init":
+            market.put("orders", 1, status="sent")
+        # An error like any other: the hook is called again.
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 2, status="sent")
+        assert await_that(engine, lambda: orders.rows.get(2) == "sent")
+        assert engine.dead_letters() == ()
+    assert raised == [hook]
+
+
+class Answer:
+    """A row as Spark returns it."""
+
+    def __init__(self, **values: object) -> None:
+        self._values = values
+
+    def asDict(self) -> dict[str, object]:
+        return self._values
+
+
+class Collected:
+    """A DataFrame, as far as it is needed here."""
+
+    def collect(self) -> list[Answer]:
+        return [Answer(id=1, _position="p"), Answer(id=2, _position=None)]
+
+
+def test_rows_of_a_frame_are_named_by_position_or_else_by_their_values() -> None:
+    at = Position(1, 2, 3)
+    error = hr.RowsRefused.in_frame(Collected(), "409", answer=7)
+    assert error.rows == (
+        RefusedRow("", "p", "409", {"answer": "7"}),
+        RefusedRow("", {"id": 2, "_position": None}, "409", {"answer": "7"}),
+    )
+    named = hr.RowsRefused.in_frame([at, str(at), {"id": 1}])
+    assert [each.row for each in named.rows] == [str(at), str(at), {"id": 1}]
+    assert {each.code for each in named.rows} == {"ROW_REFUSED"}

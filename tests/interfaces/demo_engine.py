@@ -65,7 +65,7 @@ class ShopRunner(ArrowRunner):
     def _kept(self, _pipeline: Pipeline, image: object) -> bool:
         return isinstance(image, Mapping) and image["status"] != "cancelled"
 
-    def _transformed(self, _pipeline: Pipeline, image: object) -> Row:
+    def _transformed(self, _pipeline: Pipeline, image: object, _change: Row) -> Row:
         assert isinstance(image, Mapping)
         if "qty" not in image:
             return dict(image)  # the key of a row that was deleted

@@ -256,6 +256,22 @@ OF_CONTROL = (
         test=f"{INTENTS}::test_a_write_whose_answer_got_lost_is_repeated_as_it_was",
     ),
     Mutation(
+        "a refused row is written again",
+        "runtime/delivery.py",
+        "                computed[member.table] = rest\n",
+        "",
+        test="tests/control/test_refused_rows.py"
+        "::test_a_batch_that_a_service_refuses_in_part_comes_again_without_these_rows",
+    ),
+    Mutation(
+        "a function is called without a row whose dead letter is not stored",
+        "runtime/delivery.py",
+        "            self._keep(parked.dead_letters)\n            # Changes before",
+        "            # Changes before",
+        test="tests/control/test_frames.py::test_a_refused_row_is_not_lost_with_a_batch_that_the"
+        "_function_passes_over_the_next_time",
+    ),
+    Mutation(
         "what follows a refused row is applied",
         "runtime/delivery.py",
         "rows = without(computed.rows, parked.references)",

@@ -197,6 +197,16 @@ def test_a_transform_that_cannot_be_done_is_an_error(transform: object) -> None:
     assert len(errors(transforms=[transform])) == 1
 
 
+@pytest.mark.meets("TRF-03", "R23g")
+def test_a_time_that_the_log_does_not_have_is_refused_with_those_that_it_has() -> None:
+    assert not errors(transforms=[timestamp("at"), timestamp("seen", of="capture")])
+    (error,) = errors(transforms=[timestamp("at", of="apply")])
+    assert isinstance(error, BadTransform)
+    assert '"commit" or "capture"' in error.message
+    assert 'of="commit"' in error.remedy
+    assert 'of="capture"' in error.remedy
+
+
 def is_paid(row: dict[str, Any]) -> bool:
     return bool(row["status"] == "paid")
 

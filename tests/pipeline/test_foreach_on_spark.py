@@ -16,11 +16,17 @@ from headrace.errors import (
     BadFrame,
     BadTransform,
     FunctionFailed,
+    HeadraceError,
     JobFailed,
+    RefusedRow,
     RowFailed,
+    RowRefused,
+    RowsRefused,
     TargetError,
+    TooManyFailed,
 )
 from headrace.pipeline.batch import BatchFacts, GivesFrames, SegmentGroup
+from headrace.pipeline.definition import DeadLetters
 from headrace.pipeline.foreach import ForeachBatch
 from headrace.pipeline.result import Failure, RowReference
 from headrace.pipeline.runner import SparkRunner
@@ -397,3 +403,146 @@ def test_a_pipeline_that_is_to_stop_stops_before_the_function_is_called_again(
         prepared.give(parts, facts, alone, taken)
     assert caught.value.facts["commit"] == 7
     assert taken.frames == []
+
+
+# --- rows that the function refuses --------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.meets("R30", "S17")
+def test_rows_that_a_function_refuses_are_found_in_its_frame_and_left_out(
+    spark: Spark, tmp_path: Path
+) -> None:
+    what = pipeline(filters=[where("qty > 0")], transforms=[rename(id="number")])
+    prepared = ready(spark, what)
+    changes = [
+        insert(1, order(1)),
+        update(2, order(2), order(3), 7),
+        *(insert(at, order(at)) for at in range(4, 8)),
+        update(8, order(5), order(5, 9)),
+    ]
+    parts, facts = batch(tmp_path, ORDERS, changes)
+    taken, calls = Taken(), [0]
+    about = replace(ABOUT, key=("number",))
+
+    def fn(df: DataFrame, batch: FrameBatch) -> None:
+        calls[0] += 1
+        if calls[0] == 1:
+            # A key change is two rows with one position: either stands for both.
+            raise RowsRefused.in_frame(df.where("_op = 'delete'"), "MOVED", rule="none moves")
+        if calls[0] == 2:
+            rows = df.where("number = 5").select(*batch.key).distinct().collect()
+            raise RowsRefused.in_frame([*rows, str(Position(1, 6))], "409")
+        taken(df)
+
+    asked: list[tuple[Failure, ...]] = []
+
+    def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
+        asked.append(tuple(failures))
+        return alone(failures) | {(8, 0)}
+
+    target = foreach_batch(fn)
+    found = prepared.give(parts, facts, behind, lambda frame: target.write_frame(frame, about))
+    assert found == (
+        Failure((2, 7), "MOVED", {"rule": "none moves"}),
+        Failure((5, 0), "409"),
+        Failure((6, 0), "409"),
+    )
+    assert asked == [found[:1], found]
+    assert taken.row_tuples("number", "_commit") == [(1, 1), (4, 4), (7, 7)]
+
+
+@pytest.mark.spark
+@pytest.mark.meets("R30")
+def test_rows_of_a_baseline_are_refused_by_key_and_their_piece_comes_again(
+    spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 20)
+    what = pipeline(filters=[where("qty > -1")], transforms=[derive(x="100 / qty")])
+    prepared = ready(spark, what)
+    bad = {13: 0, 24: 7}
+    segments = [
+        [insert(0, order(s * 10 + at, bad.get(s * 10 + at, 2))) for at in range(10)]
+        for s in range(3)
+    ]
+    parts, _ = batch(tmp_path, ORDERS, *segments)
+    taken = Taken()
+    pieces: list[int] = []
+    told: list[tuple[Failure, ...]] = []
+
+    def take(frame: DataFrame, piece: int) -> None:
+        pieces.append(piece)
+        if rows := frame.where("qty = 7").select("id", "_position").collect():
+            raise RowsRefused.in_frame(rows, "SEVEN")
+        taken(frame)
+
+    def blocked(failures: Sequence[Failure]) -> frozenset[RowReference]:
+        told.append(tuple(failures))
+        return frozenset()
+
+    failures = prepared.give_baseline(parts[0], take, blocked)
+    assert [(each.reference, each.code) for each in failures] == [
+        ((1, 3), "DIVIDE_BY_ZERO"),
+        ((2, 4), "SEVEN"),
+    ]
+    assert pieces == [1, 1, 2, 2]
+    assert told[-1] == failures
+    ids = sorted(row["id"] for frame in taken.frames for row in frame)
+    assert ids == [at for at in range(30) if at not in bad]
+
+    def by_position(frame: DataFrame, piece: int) -> None:
+        raise RowsRefused.in_frame([str(Position(0, 0, 0))])
+
+    with pytest.raises(TargetError, match="not given"):
+        prepared.give_baseline(parts[0], by_position)
+
+
+@pytest.mark.spark
+@pytest.mark.meets("R30")
+def test_only_rows_of_the_frame_can_be_refused_and_no_more_than_the_pipeline_allows(
+    spark: Spark, tmp_path: Path
+) -> None:
+    allowed = DeadLetters(max_per_batch=2)
+    prepared = ready(spark, pipeline(filters=[where("qty > 0")], on_error=allowed))
+    changes = [truncate(1), *(insert(at, order(at, int(at != 2))) for at in range(2, 7))]
+    parts, facts = batch(tmp_path, ORDERS, changes)
+
+    def given(prepared: GivesFrames, refused: RowsRefused) -> HeadraceError:
+        def take(frame: DataFrame) -> None:
+            raise refused
+
+        with pytest.raises(HeadraceError) as caught:
+            prepared.give(parts, facts, alone, take)
+        return caught.value
+
+    # One that was filtered out, the truncate, none that there is, another table's.
+    for row in (str(Position(1, 2)), str(Position(1, 1)), {"id": 99}, {"id": 2}):
+        error = given(prepared, RowsRefused.in_frame([row]))
+        assert type(error) is TargetError
+        assert "not given" in error.message
+        assert "99" not in str(error)
+    error = given(prepared, RowsRefused.of([RefusedRow("customers", {"id": 3})]))
+    assert "not given" in error.message
+    for refused in (
+        RowsRefused.in_frame([{"id": "three"}]),
+        RowsRefused.in_frame([{"status": "paid"}]),
+        RowsRefused.of([]),
+    ):
+        assert type(given(prepared, refused)) is TargetError
+    error = given(prepared, RowsRefused.in_frame([{"id": at} for at in (3, 4, 5)]))
+    assert isinstance(error, TooManyFailed)
+    assert (error.facts["found"], error.facts["limit"]) == (3, 2)
+    stopping = ready(spark, pipeline(on_error="stop"))
+    error = given(stopping, RowsRefused.in_frame([{"id": 3}], "409"))
+    assert isinstance(error, RowRefused)
+    assert (error.facts["table"], error.facts["reason"]) == ("orders", "409")
+
+
+def test_a_function_that_raises_for_a_row_without_naming_it_has_failed() -> None:
+    def fn(frame: DataFrame, about: FrameBatch) -> None:
+        raise RowRefused("which one?")
+
+    frame: Any = object()
+    with pytest.raises(FunctionFailed) as caught:
+        foreach_batch(fn).write_frame(frame, ABOUT)
+    assert caught.value.facts["error"] == "RowRefused"

@@ -7,13 +7,28 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.changelog.change import Change, Op
+from headrace.changelog.schema import CAPTURED
+from headrace.changelog.segment import segment_bytes
+from headrace.changelog.writer import as_baseline
 from headrace.errors import BadExpression, BadTransform
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
-from headrace.pipeline.steps import derive, drop, mask, prefix, regex, rename, timestamp, where
+from headrace.pipeline.steps import (
+    derive,
+    drop,
+    frame,
+    mask,
+    prefix,
+    regex,
+    rename,
+    timestamp,
+    where,
+)
 from tests.pipeline.making import (
     ORDERS,
     TRAITS,
@@ -187,6 +202,32 @@ def test_a_timestamp_is_the_time_of_the_commit(
     assert planned.run(tmp_path, changes) == found
     assert planned.baseline(tmp_path, [person(1, "a")]) == [(1, None)]
     assert planned.plan._scan.as_text is not as_column
+
+
+@pytest.mark.meets("TRF-03", "R23g")
+@pytest.mark.parametrize("kind", ["text", "column", "frame"])
+def test_a_timestamp_is_the_time_of_the_capture_or_of_the_copy(
+    spark: Spark, tmp_path: Path, kind: str
+) -> None:
+    seen, copied = datetime(2026, 1, 2, 3, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
+    times: list[Any] = [timestamp("at"), timestamp("seen", of="capture"), drop("name")]
+    framed: list[Any] = [frame(lambda df: df.select("*"))] if kind == "frame" else []
+    planned = Planned(
+        spark, PEOPLE, filters=column_too(kind == "column"), transforms=[*framed, *times]
+    )
+    change = Change(Op.INSERT, 1, 0, micros(copied), None, person(1, "a"))
+    assert planned.run(tmp_path, [change]) == [("insert", 1, 1, copied, copied)]
+    for path in tmp_path.iterdir():
+        rows = pq.read_table(path)
+        path.write_bytes(segment_bytes(rows.append_column(CAPTURED, pa.array([seen]))))
+        found = planned.collected([str(path)], ChangeImages.MOVES)
+        assert found.column(5).to_pylist() == [copied]
+        assert found.column(6).to_pylist() == [seen]
+    rows = as_baseline(PEOPLE, pa.table([[2], ["b"]], schema=PEOPLE.arrow), None, micros(copied))
+    path = tmp_path / "000000000009-1-1-b1-1.parquet"
+    path.write_bytes(segment_bytes(rows))
+    loaded = planned.collected([str(path)], ChangeImages.BASELINE)
+    assert [column.to_pylist() for column in loaded.columns[1:]] == [[2], [copied], [copied]]
 
 
 def test_a_timestamp_can_be_used_by_what_follows(spark: Spark, tmp_path: Path) -> None:

@@ -116,7 +116,11 @@ class Listing(ArrowRunner):
         return ()
 
     def give_baseline(
-        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
+        self,
+        pipeline: Pipeline,
+        part: SegmentGroup,
+        take: Callable[[Any, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
         (loaded,) = self.baseline(pipeline, part)
         take(loaded.rows.to_pylist(), 1)

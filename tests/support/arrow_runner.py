@@ -1,8 +1,8 @@
 """
 Evaluates batches with Arrow instead of Spark: same interface, no JVM.
 
-For simulation and crash tests, which run thousands of batches. It knows `equals`, `drop`
-and `rename`, which is enough for rows to enter, leave and cross a filter; Spark's own
+For simulation and crash tests, which run thousands of batches. It knows `equals`, `drop`,
+`rename` and `timestamp`, which is enough for rows to enter, leave and cross a filter; Spark's own
 tests hold the two to the same answers. Rows that `fails` speaks of cannot be computed.
 """
 
@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType
 from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline.batch import BatchFacts, BlockedRows, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, result_schema
-from headrace.pipeline.steps import Drop, Equals, Rename
+from headrace.pipeline.steps import Drop, Equals, Rename, Timestamp
 from headrace.storage.disk import Disk, RealDisk
 
 Row = dict[str, Any]
@@ -102,7 +103,7 @@ class ArrowRunner:
                 if code := self._failing(pipeline, change["after"]):
                     failures.append(Failure((number, place), code))
                 elif self._kept(pipeline, change["after"]):
-                    rows.append(self._transformed(pipeline, change["after"]))
+                    rows.append(self._transformed(pipeline, change["after"], change))
         _refuse(pipeline, failures)
         yield LoadedRows(pa.Table.from_pylist(rows, schema=output.arrow), tuple(failures))
 
@@ -135,7 +136,7 @@ class ArrowRunner:
 
         def deleted(image: Row) -> Row:
             key = {name: image[name] for name in schema.key}
-            return {"_op": int(Op.DELETE), **meta, **self._transformed(pipeline, key)}
+            return {"_op": int(Op.DELETE), **meta, **self._transformed(pipeline, key, {})}
 
         found = []
         moved = before and after and any(before[n] != after[n] for n in schema.key)
@@ -143,7 +144,7 @@ class ArrowRunner:
             found.append(deleted(before))
         if is_:
             op = Op.UPDATE if was or (change["_op"] == Op.UPDATE and before is None) else Op.INSERT
-            found.append({"_op": int(op), **meta, **self._transformed(pipeline, after)})
+            found.append({"_op": int(op), **meta, **self._transformed(pipeline, after, change)})
         elif after and self._replaces[id(pipeline)] and (moved or not was):
             found.append(deleted(after))
         return found
@@ -151,8 +152,8 @@ class ArrowRunner:
     def _kept(self, pipeline: Pipeline, image: object) -> bool:
         return _kept(pipeline, image)
 
-    def _transformed(self, pipeline: Pipeline, image: object) -> Row:
-        return _transformed(pipeline, image)
+    def _transformed(self, pipeline: Pipeline, image: object, change: Row) -> Row:
+        return _transformed(pipeline, image, change)
 
     def _output(self, pipeline: Pipeline, schema: TableSchema) -> TableSchema:
         return _output(pipeline, schema)
@@ -199,9 +200,12 @@ class ArrowFrames(ArrowPipeline):
         return cast(tuple[Failure, ...], found)
 
     def give_baseline(
-        self, part: SegmentGroup, take: Callable[[Any, int], None]
+        self,
+        part: SegmentGroup,
+        take: Callable[[Any, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
-        found = self._runner.give_baseline(self._pipeline, part, take)
+        found = self._runner.give_baseline(self._pipeline, part, take, blocked)
         return cast(tuple[Failure, ...], found)
 
 
@@ -253,8 +257,9 @@ def _kept(pipeline: Pipeline, image: object) -> bool:
     return True
 
 
-def _transformed(pipeline: Pipeline, image: object) -> Row:
+def _transformed(pipeline: Pipeline, image: object, change: Row) -> Row:
     assert isinstance(image, Mapping)
+    times = {"commit": change.get("_time"), "capture": change.get("_captured")}
     row = dict(image)
     for transform in pipeline.transforms:
         match transform:
@@ -263,8 +268,10 @@ def _transformed(pipeline: Pipeline, image: object) -> Row:
             case Rename(names):
                 new = dict(names)
                 row = {new.get(name, name): value for name, value in row.items()}
+            case Timestamp(name, of):
+                row[name] = times[of] or times["commit"]
             case _:
-                raise BadExpression("Only drop and rename are known here")
+                raise BadExpression("Only drop, rename and timestamp are known here")
     return row
 
 
@@ -278,6 +285,9 @@ def _output(pipeline: Pipeline, schema: TableSchema) -> TableSchema:
                 new = dict(names)
                 columns = [replace(c, name=new.get(c.name, c.name)) for c in columns]
                 key = tuple(new.get(name, name) for name in key)
+            case Timestamp(name):
+                field = 1 + max(column.field for column in (*schema.columns, *columns))
+                columns.append(Column(name, ValueType("timestamptz"), field))
             case _:
-                raise BadExpression("Only drop and rename are known here")
+                raise BadExpression("Only drop, rename and timestamp are known here")
     return TableSchema(schema.table, tuple(columns), key)

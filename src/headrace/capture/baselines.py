@@ -181,6 +181,7 @@ class SharedBaseline:
             schema=self.writer.schema_id,
             parts=tuple(self.planned.parts),
             expected=self.planned.expected,
+            time=self.writer.time,
         )
 
     def finish(self) -> int:
@@ -499,6 +500,9 @@ class Order:
     """The number of the table's schema in the log."""
 
     parts: Sequence[bytes]
+    time: int
+    """When the copy began, in microseconds since 1970: the time of its rows."""
+
     at_once: int = 1
     """How many parts are read at the same time, and share the rate limit."""
 
@@ -521,7 +525,7 @@ def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
     pacing = CopyRate(None if limit is None else limit / order.at_once, time.monotonic())
     files = opened(order.folder)
     attempt = uuid.uuid4().hex[:12]
-    segments = _segments(cast(Shares, source), order.parts[number], pacing)
+    segments = _segments(cast(Shares, source), order.parts[number], order.time, pacing)
     for count, (schema, rows) in enumerate(segments):
         data = segment_bytes(rows)
         name = f"{order.stem}-{number + 1}-{attempt}-{count}.parquet"
@@ -530,14 +534,14 @@ def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
 
 
 def _segments(
-    source: Shares, part: bytes, pacing: CopyRate
+    source: Shares, part: bytes, time_: int, pacing: CopyRate
 ) -> Iterator[tuple[TableSchema, pa.Table]]:
     """Yield a part's rows in the shape of segments, each of about `PART_BYTES`."""
     waiting: list[pa.Table] = []
     size = 0
     for schema, rows, exact in source.read_part(part):
         if rows.num_rows:
-            waiting.append(as_baseline(schema, rows, exact))
+            waiting.append(as_baseline(schema, rows, exact, time_))
             # Only the rows are counted: a segment's other columns take almost no space in a file.
             size += rows.nbytes
         pacing.took(rows.num_rows, time.monotonic())

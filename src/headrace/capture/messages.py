@@ -245,6 +245,9 @@ class CopyPlanned(msgspec.Struct, frozen=True, tag="planned"):
     expected: int | None = None
     """The approximate total number of rows; None if it is not known."""
 
+    time: int = 0
+    """When the copy began, in microseconds since 1970: the time of its rows."""
+
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """An error that the user should see; the recorder tries again unless `stops` is set."""

@@ -2,7 +2,8 @@
 Compaction of the log: merging small flushes, and folding changes into a baseline (R27, R19).
 
 Merging turns many small flushes into one with the same changes, in fewer and larger files (R27).
-Nothing is lost and nothing moves: every change keeps its position and the meaning of its bytes.
+Nothing is lost and nothing moves: every change keeps its position, its times and the meaning of
+its bytes.
 The new files are synced, then one entry replaces the old files with them; the old files are
 deleted a lease later. If the process is killed at any step, the log is as before or as after.
 
@@ -35,8 +36,8 @@ from headrace.changelog.change import Op
 from headrace.changelog.entries import Baseline, Compacted, File, Flush, Heartbeat
 from headrace.changelog.history import LogTable, Step
 from headrace.changelog.position import Position
-from headrace.changelog.schema import TableSchema
-from headrace.changelog.segment import read_segment, read_segments
+from headrace.changelog.schema import CAPTURED, TableSchema
+from headrace.changelog.segment import read_several, read_stored
 from headrace.changelog.writer import LogWriter, as_baseline
 from headrace.storage.killpoints import BASELINE_CHUNK, SEGMENT_WRITTEN, reach
 
@@ -167,7 +168,7 @@ class Compaction:
         log = self._log
         known = log.history.tables[table]
         schema = known.schemas[schema_id]
-        rows = pa.concat_tables(read_segments(log.segments, files, schema))
+        rows = pa.concat_tables(read_several(log.segments, files, schema))
         stem = f"{log.last_entry + 1:012x}-{known.table_id}-{schema_id}-c"
         return log.store(stem, schema, schema_id, rows)
 
@@ -341,7 +342,7 @@ class Fold:
     def _take(self, file: File) -> None:
         """Record the changes of one segment."""
         schema = self._known.schemas[file.schema]
-        rows = read_segment(self._log.segments, file, schema)
+        rows = read_stored(self._log.segments, file, schema)
         if rows["_commit"][0].as_py() <= self._plan.old.window[0].commit:
             # The flush begins before F, and the baseline's rows hold the changes up to F.
             rows = rows.filter(pc.greater(rows["_commit"], self._plan.old.window[0].commit))
@@ -366,7 +367,7 @@ class Fold:
             self._files.append(file)
             return
         schema = self._known.schemas[file.schema]
-        rows = read_segment(self._log.segments, file, schema)
+        rows = read_stored(self._log.segments, file, schema)
         keys = _keys(rows["after"], schema)
         same = [_complete_key(key) not in self._last for key in keys]
         if all(same):
@@ -427,7 +428,8 @@ def _as_rows(schema: TableSchema, rows: pa.Table) -> pa.Table:
             for texts in rows["_exact"].to_pylist()
         ]
         exact = pa.array(kept, rows["_exact"].type)
-    return as_baseline(schema, images, exact)
+    made = as_baseline(schema, images, exact, rows["_time"])
+    return made.append_column(CAPTURED, rows[CAPTURED.name])
 
 
 def _keys(image: pa.ChunkedArray, schema: TableSchema) -> list[bytes | None]:

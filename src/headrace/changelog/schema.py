@@ -105,6 +105,11 @@ class TableSchema:
         image = pa.struct(list(self.arrow))
         return pa.schema([*META, pa.field("before", image), pa.field("after", image)])
 
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The columns of a segment with `CAPTURED`, which the writer of the log adds."""
+        return self.segment.append(CAPTURED)
+
 
 META = (
     pa.field("_op", pa.int8()),
@@ -116,6 +121,14 @@ META = (
     pa.field("_exact", pa.map_(pa.int32(), pa.string())),
 )
 """The columns of every change before its two images. `_time` is never an order (R37)."""
+
+CAPTURED = pa.field("_captured", pa.timestamp("us", "UTC"))
+"""
+When a change was written to the log: the last column of its segment.
+
+It is kept when segments are merged and folded, so that a replay finds the same time (R23g).
+Segments of a copy, and those of earlier versions, do not have it.
+"""
 
 BATCH_META = 4
 """

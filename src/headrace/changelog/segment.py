@@ -5,6 +5,7 @@ A segment holds the changes of one table and one schema in one flush, in positio
 as Parquet that is written for speed and read once or twice: no compression, no
 dictionaries, no statistics, one row group. The segments of a baseline have the same
 columns, with the row in `after` and no positions: its rows belong to the baseline (R20).
+Their time is when the copy began; that of a row which was folded is its last change's.
 
 A segment's name alone is never trusted: its size and checksum are in the index.
 """
@@ -21,7 +22,7 @@ import xxhash
 
 from headrace.changelog.change import Op
 from headrace.changelog.entries import FORMAT, File
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import CAPTURED, TableSchema
 from headrace.errors import CorruptSegment, UnknownFormat
 from headrace.storage.disk import Buffer
 from headrace.storage.files import Files
@@ -127,11 +128,16 @@ def read_segment(files: Files, file: File, schema: TableSchema) -> pa.Table:
 
     `files` is rooted at the segments folder, to which a `File`'s name is relative.
     """
+    return read_stored(files, file, schema).select(schema.segment.names)
+
+
+def read_stored(files: Files, file: File, schema: TableSchema) -> pa.Table:
+    """Return a segment's rows with the columns of `schema.stored`, to be written again."""
     return _rows(files, file, schema, _verified(files, file))
 
 
-def read_segments(files: Files, several: Sequence[File], schema: TableSchema) -> list[pa.Table]:
-    """Return the rows of segments of one schema, as `read_segment` does."""
+def read_several(files: Files, several: Sequence[File], schema: TableSchema) -> list[pa.Table]:
+    """Return the rows of segments of one schema, as `read_stored` does."""
     found = files.read_many([file.name for file in several])
     return [
         _rows(files, file, schema, _checked(files, file, data))
@@ -142,7 +148,9 @@ def read_segments(files: Files, several: Sequence[File], schema: TableSchema) ->
 def _rows(files: Files, file: File, schema: TableSchema, data: bytes) -> pa.Table:
     try:
         rows, _ = parquet_rows(data)
-        return rows.cast(schema.segment)
+        if CAPTURED.name not in rows.column_names:
+            rows = rows.append_column(CAPTURED, pa.nulls(rows.num_rows, CAPTURED.type))
+        return rows.cast(schema.stored)
     except UnknownFormat as error:
         error.facts = {"file": files.path(file.name), **error.facts}
         raise

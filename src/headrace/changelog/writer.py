@@ -39,7 +39,7 @@ from headrace.changelog.entries import (
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import LogIndex
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
-from headrace.changelog.schema import TableSchema, inheriting
+from headrace.changelog.schema import CAPTURED, TableSchema, inheriting
 from headrace.changelog.segment import describe, segment_bytes
 from headrace.errors import (
     AlreadyStored,
@@ -78,6 +78,8 @@ class BaselineWriter:
         """The beginning of the names of its segments."""
 
         self.schema_id = schema_id
+        self.time = log.stamp
+        """When the copy began, in microseconds since 1970: the time of its rows."""
         self._log = log
         self._schema = schema
         self._since = since
@@ -93,7 +95,7 @@ class BaselineWriter:
         `exact` holds the exact texts of values that their columns cannot hold (R23f), as in
         a segment's `_exact`.
         """
-        rows = as_baseline(self._schema, batch, exact)
+        rows = as_baseline(self._schema, batch, exact, self.time)
         self._waiting.append(rows)
         # Only the rows count: a segment's other columns need hardly any space in the file.
         self._size += batch.nbytes
@@ -145,15 +147,25 @@ class BaselineWriter:
 
 
 def as_baseline(
-    schema: TableSchema, rows: pa.RecordBatch | pa.Table, exact: pa.Array | None = None
+    schema: TableSchema,
+    rows: pa.RecordBatch | pa.Table,
+    exact: pa.Array | None = None,
+    time: int | pa.ChunkedArray | None = None,
 ) -> pa.Table:
-    """Return `rows` as a segment: each row an `after` image, without a position (R20)."""
+    """
+    Return `rows` as a segment: each row an `after` image, without a position (R20).
+
+    `time` is the time of all rows, in microseconds since 1970, or of each.
+    """
     count = rows.num_rows
     children = [rows.column(name) for name in schema.names]
     if isinstance(rows, pa.Table):
         children = [child.combine_chunks() for child in children]
+    if isinstance(time, int):
+        time = pa.repeat(pa.scalar(time, schema.segment.field("_time").type), count)
     columns = {
         "_op": pa.repeat(pa.scalar(int(Op.INSERT), pa.int8()), count),
+        "_time": time,
         "_exact": exact,
         "after": pa.StructArray.from_arrays(children, fields=list(schema.arrow)),
     }
@@ -573,6 +585,8 @@ class LogWriter:
             schema_id = self._schema_id(schema)
             table_id = self.history.known(schema.table).table_id
             stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}"
+            now = pa.repeat(pa.scalar(self.stamp, CAPTURED.type), rows.num_rows)
+            rows = rows.append_column(CAPTURED, now)
             self._pending.spilled.append(self.store(stem, schema, schema_id, rows))
 
     def _schema_id(self, schema: TableSchema) -> int:

@@ -11,6 +11,7 @@ go through the plan that an engine would run, as inserts that are identified by 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -174,7 +175,8 @@ def _patient(pipeline: Pipeline, most: int) -> Pipeline:
 
 def _as_inserts(taken: TableSample) -> pa.Table:
     """Return the rows in the form of a segment: like those of a baseline, but with positions."""
-    rows = as_baseline(taken.schema, taken.rows, taken.exact)
+    # A copy would have the time at which it begins.
+    rows = as_baseline(taken.schema, taken.rows, taken.exact, int(time.time() * 1_000_000))
     count = rows.num_rows
     for name, values in (("_commit", [_COMMIT] * count), ("_ordinal", range(count))):
         index = rows.schema.names.index(name)

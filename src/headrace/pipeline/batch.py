@@ -171,8 +171,11 @@ class GivesFrames(Protocol):
 
     The frame has the row's columns, then `_op` (text), `_position` (text), `_commit`,
     `_ordinal` and `_time`. A key change is two rows with one position, and a truncate is a row
-    of nulls. `take` may be called again, with a frame without the rows that failed. Other
-    errors that it raises are raised here.
+    of nulls. `take` may be called again, with a frame without the rows that failed, or that it
+    refused by raising `RowsRefused`; before that, `blocked` is called with all of them. These
+    count as failures. Raises `TargetError` if it refuses a row that is not in the frame,
+    `RowRefused` or `TooManyFailed` beyond the limits of the pipeline's `on_error`. Other errors
+    that `take` raises are raised here.
     """
 
     def give(
@@ -186,7 +189,10 @@ class GivesFrames(Protocol):
         ...
 
     def give_baseline(
-        self, part: SegmentGroup, take: Callable[[DataFrame, int], None]
+        self,
+        part: SegmentGroup,
+        take: Callable[[DataFrame, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
         """
         Call `take` with a baseline's rows in numbered pieces: as inserts, without positions.

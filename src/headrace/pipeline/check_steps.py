@@ -48,6 +48,9 @@ from headrace.pipeline.steps import (
 
 # --- columns in scope -----------------------------------------------------------------------------
 
+TIMES = ("commit", "capture")
+"""The times of a change that the log has."""
+
 OURS = ("_op", "_commit", "_ordinal", "_time", "_change")
 """The columns that the function of a `frame` gets in addition to those in scope."""
 
@@ -184,9 +187,15 @@ class Scope:
 
     def _after_timestamp(self, name: str, of: str, label: str) -> tuple[Scope, list[HeadraceError]]:
         errors = self._made([name], label)
-        if of != "commit":
+        if of not in TIMES:
             errors.append(
-                BadTransform(f"{label}, timestamp: of must be commit", remedy='Write of="commit".')
+                BadTransform(
+                    f'{label}, timestamp: of must be "commit" or "capture"',
+                    given=of,
+                    remedy='Write of="commit" for the time of the commit, or of="capture" for the'
+                    " time at which the change was written to the log. The time at which it is"
+                    " applied would differ when a batch is computed again.",
+                )
             )
         return self._with([name], ValueType("timestamptz")), errors
 

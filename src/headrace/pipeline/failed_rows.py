@@ -37,7 +37,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.changelog.segment import segment_bytes
-from headrace.errors import HeadraceError, JobFailed, RowFailed, StorageError, TooManyFailed
+from headrace.errors import (
+    HeadraceError,
+    JobFailed,
+    RowFailed,
+    RowRefused,
+    RowsRefused,
+    StorageError,
+    TargetError,
+    TooManyFailed,
+)
 from headrace.pipeline.result import OUTSIDE_TYPE, Failure, RowReference
 from headrace.storage.locations import elsewhere
 from headrace.storage.permissions import make_private_folder, not_written, open_private
@@ -124,6 +133,11 @@ class Isolation:
                 **self._facts,
             )
 
+    def limit_refused(self, error: RowsRefused, table: str) -> None:
+        """Raise if the target may not refuse so many rows, in addition to those that failed."""
+        count = len(self._failures) + len(error.rows)
+        limit_refused(error, count, self._most, {**self._facts, "table": table})
+
     def settle(
         self,
         attempt: Callable[[frozenset[RowReference]], T],
@@ -194,6 +208,23 @@ class Isolation:
         return RowFailed(
             "A row cannot be computed", condition=failure.code, **named, **where, **self._facts
         )
+
+
+def limit_refused(error: RowsRefused, count: int, most: int, facts: Mapping[str, Any]) -> None:
+    """Raise if a target may not refuse these rows: `count` of a batch, of which `most` may fail."""
+    if not error.rows:
+        raise names_no_row(**facts) from error
+    if not most:
+        raise RowRefused("The target refused a row", reason=error.rows[0].code, **facts) from error
+    if count > most:
+        raise TooManyFailed(
+            "The target refused too many rows of a batch", found=count, limit=most, **facts
+        ) from error
+
+
+def names_no_row(**facts: Any) -> TargetError:
+    """Return the error for a target that refuses rows without naming one."""
+    return TargetError("The target refused rows, and named none", **facts)
 
 
 def halve(

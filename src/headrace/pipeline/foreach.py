@@ -12,6 +12,13 @@ The function gets each batch of each table as a DataFrame: the row's columns, th
 delete has only its key, a truncate no values. A key change is a delete of the old key and the row
 with the new one, at one position.
 
+A function refuses rows that it will never take, before it has any effect: they become dead
+letters, and it is called again with the same `batch.id`, without them.
+
+    bad = df.where("qty < 0").select("_position", *batch.key)
+    if rows := bad.collect():
+        raise hr.RowsRefused.in_frame(rows, "NEGATIVE_QUANTITY")
+
 A batch whose outcome is unknown is sent again, with the same rows and the same `batch.id` (R25). A
 function that skips an id it has finished, or that writes each id to a separate folder, has the
 effect of exactly once.
@@ -24,7 +31,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import BadTransform, FunctionFailed, HeadraceError, TargetError
+from headrace.errors import (
+    BadTransform,
+    FunctionFailed,
+    HeadraceError,
+    RowRefused,
+    TargetError,
+)
 from headrace.targets.target import (
     BaselineId,
     Batch,
@@ -88,6 +101,9 @@ class ForeachBatch:
         try:
             with quietly():
                 self._function(frame, batch)
+        except RowRefused as error:
+            # It does not name a row, so it refuses none.
+            raise self._failed(error, batch) from None
         except HeadraceError:
             raise
         except (AnalysisException, PythonException) as error:
@@ -130,7 +146,9 @@ def foreach_batch(function: Function) -> ForeachBatch:
     """
     Call `function(df, batch)` with each batch: a DataFrame and its description.
 
-    The return value is ignored. When the function returns, the batch is done. If it raises, the
-    pipeline stops or tries again, always with the same rows and the same `batch.id`.
+    The return value is ignored. When the function returns, the batch is done. If it raises
+    `hr.RowsRefused`, the rows that this names become dead letters, and it is called again without
+    them. If it raises anything else, the pipeline stops or tries again, always with the same rows
+    and the same `batch.id`.
     """
     return ForeachBatch(function)

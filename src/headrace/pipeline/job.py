@@ -13,7 +13,8 @@ A target that takes frames gets a batch as one DataFrame: the row's columns unde
 `_op`, `_position`, `_commit`, `_ordinal`, `_time`. These are identified by index: a column of the
 row may have one of these names, too, unless the target refuses that. Rows are in no order. To order
 them, sort by `_position` and then by `_op`: the delete of an old key has the same position as the
-row, and "delete" sorts before "insert" and "update".
+row, and "delete" sorts before "insert" and "update". Rows that the target refuses are looked up in
+the frame it was given, so a row that was filtered out cannot be refused.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
-from headrace.errors import JobFailed, RowFailed, StorageError
+from headrace.errors import JobFailed, RefusedRow, RowFailed, StorageError, TargetError
 from headrace.pipeline.failed_rows import Scratch, SegmentCopies, readable, references_in
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
@@ -112,11 +115,15 @@ class Job:
         return tables, failures
 
     def frames(
-        self, without: frozenset[RowReference], copies: SegmentCopies
+        self, without: frozenset[RowReference], copies: SegmentCopies, *, placed: bool = False
     ) -> Iterator[tuple[JobInput, DataFrame]]:
-        """Yield the frame of each piece, without these rows and without failed ones."""
+        """
+        Yield the frame of each piece, without these rows and without failed ones.
+
+        If `placed`, rows of a baseline have their references as positions.
+        """
         session = self._spark.fit_for(self._row_count)
-        for piece in self._but_in(copies, without):
+        for piece in self._but_in(copies, without, placed=placed):
             with running(**self._facts):
                 frame = piece.plan.frame(session, piece.paths, piece.shape)
                 if piece.plan.framed:
@@ -388,6 +395,87 @@ def _position(epoch: int, commit: Column, ordinal: Column) -> Column:
         F.lit("-"),
         F.lpad(F.lower(F.hex(ordinal.cast("bigint"))), 8, "0"),
     )
+
+
+# --- rows of a frame that its receiver refuses ----------------------------------------------------
+
+
+def refused_in(
+    frame: DataFrame, refused: Sequence[RefusedRow], output: TableSchema, *, loaded: bool = False
+) -> list[Failure]:
+    """
+    Return refused rows as failures, by their references in `frame`, which `as_one` made.
+
+    A key stands for its first change in the frame: later ones of the key follow it. If `loaded`,
+    these are rows of a baseline, which have no positions. Raises `TargetError` for a row that is
+    not there.
+    """
+    table, key = output.table, output.key
+    unknown = (int, str) if loaded else int
+    for each in refused:
+        if each.table not in ("", table) or isinstance(each.row, unknown):
+            raise _not_given(each, table)
+    by_position = [(at, each.row) for at, each in enumerate(refused) if isinstance(each.row, str)]
+    by_key = [
+        (at, *_key_of(each.row, key, table))
+        for at, each in enumerate(refused)
+        if isinstance(each.row, Mapping)
+    ]
+    positions = ["_position"] if by_position else []
+    found: dict[int, RowReference] = {}
+    for names, columns in ((by_position, positions), (by_key, [*key] if by_key else [])):
+        for at, commit, ordinal in _joined(frame, names, columns, table) if names else ():
+            found[at] = min(found.get(at, (commit, ordinal)), (commit, ordinal))
+    failures: dict[RowReference, Failure] = {}
+    for at, each in enumerate(refused):
+        if at not in found:
+            raise _not_given(each, table)
+        failures.setdefault(found[at], Failure(found[at], each.code, each.facts))
+    return [failures[reference] for reference in sorted(failures)]
+
+
+def _joined(
+    frame: DataFrame, names: Sequence[tuple[Any, ...]], columns: Sequence[str], table: str
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the index of each name with commit and ordinal of its rows in the frame."""
+    rows = frame.where("_op <> 'truncate'").select(
+        F.col("_commit").alias("_0"),
+        F.col("_ordinal").alias("_1"),
+        *(F.col(quoted(name)).alias(f"_2_{at}") for at, name in enumerate(columns)),
+    )
+    given = StructType(
+        [
+            StructField("_3", IntegerType()),
+            *(StructField(f"_4_{at}", rows.schema[at + 2].dataType) for at in range(len(columns))),
+        ]
+    )
+    try:
+        wanted = frame.sparkSession.createDataFrame(list(names), given)
+    except (PySparkException, TypeError, ValueError, OverflowError):
+        raise TargetError(
+            "The target refused a row by a key of another type", table=table, key=[*columns]
+        ) from None
+    same = [F.col(f"_2_{at}").eqNullSafe(F.col(f"_4_{at}")) for at in range(len(columns))]
+    for row in rows.join(F.broadcast(wanted), same).select("_3", "_0", "_1").collect():
+        yield row[0], row[1], row[2]
+
+
+def _key_of(row: Mapping[str, object], key: Sequence[str], table: str) -> list[object]:
+    if not key or (missing := [name for name in key if name not in row]):
+        raise TargetError(
+            "The target refused a row without its position or its key",
+            table=table,
+            columns=missing if key else [],
+            remedy="Name each row by _position, or by all columns of the key (batch.key).",
+        )
+    return [row[name] for name in key]
+
+
+def _not_given(refused: RefusedRow, table: str) -> TargetError:
+    named = f"row {refused.row}" if isinstance(refused.row, int) else refused.row
+    # A key is not named: its values are part of the row.
+    where = {"position": named} if isinstance(named, str) else {}
+    return TargetError("The target refused a row that it was not given", table=table, **where)
 
 
 # --- values that are stored only as exact text ----------------------------------------------------

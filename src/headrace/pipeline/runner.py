@@ -12,6 +12,9 @@ nor through the driver. Headrace must be installed on the executors for this, on
 cluster.
 
 An `Explanation` shows users what Spark did for a pipeline's last batch.
+
+Long because batches, baselines and frames are the same work, with the same search for rows to leave
+out.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from headrace.errors import (
     HeadraceError,
     JobFailed,
     RowFailed,
+    RowsRefused,
     SparkGone,
 )
 from headrace.pipeline.baseline_copy import copy_parts
@@ -49,7 +53,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import Isolation, Scratch, Workspace
-from headrace.pipeline.job import Job, JobInput, as_inserts, as_one
+from headrace.pipeline.job import Job, JobInput, as_inserts, as_one, refused_in
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.result import (
@@ -259,18 +263,27 @@ class SparkPipeline:
     ) -> tuple[Failure, ...]:
         with self._batch(parts, facts) as work:
 
-            def attempt(without: frozenset[RowReference]) -> None:
+            def attempt(without: frozenset[RowReference]) -> list[Failure]:
+                output = work.outputs[-1]
                 with self._scratch.copies() as copies, running(**work.facts):
                     frames = list(work.job.frames(without, copies))
-                    take(as_one(frames, work.outputs[-1], facts.first.epoch))
+                    frame = as_one(frames, output, facts.first.epoch)
+                    try:
+                        take(frame)
+                    except RowsRefused as error:
+                        work.isolate().limit_refused(error, output.table)
+                        return refused_in(frame, error.rows, output)
+                return []
 
             work.examine(facts.without, blocked)
-            settle = work.isolate().settle
-            settle(attempt, facts.without, blocked=blocked, otherwise=_of_function)
+            work.offer(attempt, facts.without, blocked)
         return work.failures
 
     def give_baseline(
-        self, part: SegmentGroup, take: Callable[[DataFrame, int], None]
+        self,
+        part: SegmentGroup,
+        take: Callable[[DataFrame, int], None],
+        blocked: BlockedRows | None = None,
     ) -> tuple[Failure, ...]:
         before: Isolation | None = None
         for chunk in _chunks(part):
@@ -278,14 +291,23 @@ class SparkPipeline:
 
                 def attempt(
                     without: frozenset[RowReference], work: _Work = work, number: int = chunk.number
-                ) -> None:
+                ) -> list[Failure]:
+                    output = work.outputs[-1]
                     with self._scratch.copies() as copies, running(**work.facts):
                         frames = list(work.job.frames(without, copies))
-                        take(as_inserts(frames, work.outputs[-1]), number)
+                        try:
+                            take(as_inserts(frames, output), number)
+                        except RowsRefused as error:
+                            work.isolate().limit_refused(error, output.table)
+                            # Their references are only in copies that have them as positions.
+                            placed = list(work.job.frames(without, copies, placed=True))
+                            frame = as_one(placed, output, 0).where("_op = 'insert'")
+                            return refused_in(frame, error.rows, output, loaded=True)
+                    return []
 
                 work.examine()
                 before = work.isolate()
-                before.settle(attempt, otherwise=_of_function)
+                work.offer(attempt, blocked=blocked)
         return () if before is None else before.failures
 
     def cancel(self) -> None:
@@ -450,6 +472,18 @@ class _Work:
             isolation, most = self.isolate(), self.pipeline.most_failures + 1
             attempt = partial(self.job.examine, most=most)
             isolation.admit(isolation.settle(attempt, without, blocked=blocked))
+
+    def offer(
+        self,
+        attempt: Callable[[frozenset[RowReference]], list[Failure]],
+        without: frozenset[RowReference] = frozenset(),
+        blocked: BlockedRows | None = None,
+    ) -> None:
+        """Give a frame to a target, without the rows that it refuses, until it takes it."""
+        isolation = self.isolate()
+        settle = isolation.settle
+        while refused := settle(attempt, without, blocked=blocked, otherwise=_of_function):
+            isolation.admit(refused)
 
     def isolate(self) -> Isolation:
         """Return the search for failing rows."""

@@ -187,11 +187,16 @@ TRANSFORMS = {
         lambda _, values: steps.Derive(tuple(values["columns"].items())),
     ),
     "add-timestamp": Part(
-        "Adds a column with the time of the commit, never the current time; rows of a baseline have"
-        " null.",
+        "Adds a column with a time of the change, never the current time; rows of a baseline have"
+        " the time at which their copy began.",
         (
             _FIELD,
-            Key("of", Choice(("commit",)), "Which time to use.", default="commit"),
+            Key(
+                "of",
+                Choice(("commit", "capture")),
+                "The time of the commit, or the time at which the change was written to the log.",
+                default="commit",
+            ),
         ),
         lambda _, values: steps.timestamp(values["field"], values["of"]),
     ),

@@ -85,10 +85,11 @@ class Derive:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """Adds the time of the commit; null for rows of a baseline."""
+    """Adds a time of the change that the log has; for a copied row, that of the copy."""
 
     name: str
     of: str
+    """`commit` or `capture`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +173,11 @@ def derive(**columns: Expression) -> Transform:
 
 def timestamp(name: str, of: str = "commit") -> Transform:
     """
-    Add a column with the time of the commit, never the current time (R23g).
+    Add a column with a time of the change that the log has, never the current time (R23g).
 
-    Rows of a baseline have null there: when they were committed is not known.
+    `of="commit"` is the time of the commit, `of="capture"` the time at which the change was
+    written to the log. Both are the same when a batch is computed again. Rows of a baseline were
+    committed at an unknown time: they have the time at which their copy began.
     """
     return Timestamp(name, of)
 

@@ -111,6 +111,7 @@ class SparkCopies:
             stem=planned.stem,
             schema=planned.schema,
             parts=planned.parts,
+            time=planned.time,
         )
         files: list[File] = []
         self._on_progress(planned.table, 0, planned.expected)

@@ -10,8 +10,9 @@ A target may refuse rows. They become dead letters, too, and the batch is writte
 
 The order makes it safe. An intent is stored before the first effect on a target without
 transactions (R25). A dead letter is stored before the target has anything of its batch; if the
-target is a function, before the intent is completed (R30). Progress only covers writes that have
-returned (invariant 2).
+target is a function, before it is called without the row that failed or that it refused (R30). A
+function may skip a batch that it has finished, and would not refuse the row again. Progress only
+covers writes that have returned (invariant 2).
 
 `TableJobs` computes the rows of one table and stores nothing; replay uses it, too.
 
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +64,6 @@ from headrace.errors import (
     RowRefused,
     RowsRefused,
     TargetError,
-    TooManyFailed,
     UnknownValue,
 )
 from headrace.pipeline.batch import (
@@ -74,6 +74,7 @@ from headrace.pipeline.batch import (
     SegmentGroup,
 )
 from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.failed_rows import limit_refused, names_no_row
 from headrace.pipeline.result import Failure, JobResult, RowReference
 from headrace.runtime.counters import DeliveryReport, Received
 from headrace.runtime.model import Load, Member, TableState
@@ -215,8 +216,8 @@ class TableJobs:
         """Return the rows without refused ones and later ones of their keys, which are parked."""
         commits, ordinals = (computed.rows.column(at) for at in (1, 2))
         failures = [
-            Failure((commits[each.row].as_py(), ordinals[each.row].as_py()), each.code, each.facts)
-            for each in refused
+            Failure((commits[row].as_py(), ordinals[row].as_py()), each.code, each.facts)
+            for row, each in zip(_indexes(refused), refused, strict=True)
         ]
         parked = parked_in(segments, held, failures, self._log.lineage or "")
         rows = without(computed.rows, parked.references)
@@ -230,7 +231,7 @@ class TableJobs:
 
         Its rows come without their reference. That is found by the key, which no step changes.
         """
-        keys = rows.select(list(member.output.key)).take([each.row for each in refused])
+        keys = rows.select(list(member.output.key)).take(_indexes(refused))
         wanted = dict(
             zip((repr([*key.values()]) for key in keys.to_pylist()), refused, strict=True)
         )
@@ -314,14 +315,23 @@ def _beyond(result: JobResult, reference: RowReference) -> JobResult:
 
 def refused_rows(error: RowsRefused, given: Mapping[str, pa.Table]) -> dict[str, list[RefusedRow]]:
     """Return refused rows by table; raise `TargetError` if the target was not given one of them."""
+    if not error.rows:
+        raise names_no_row() from error
     found: dict[str, list[RefusedRow]] = {}
     for each in error.rows:
-        if each.table not in given or not 0 <= each.row < given[each.table].num_rows:
+        count = given[each.table].num_rows if each.table in given else 0
+        if not (isinstance(each.row, int) and 0 <= each.row < count):
+            named: dict[str, Any] = {"row": each.row} if isinstance(each.row, int) else {}
             raise TargetError(
-                "The target refused a row that it was not given", table=each.table, row=each.row
+                "The target refused a row that it was not given", table=each.table, **named
             ) from error
         found.setdefault(each.table, []).append(each)
     return found
+
+
+def _indexes(refused: Sequence[RefusedRow]) -> list[int]:
+    """Return the indexes of rows that `refused_rows` has checked."""
+    return [each.row for each in refused if isinstance(each.row, int)]
 
 
 def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
@@ -397,7 +407,8 @@ class Delivery:
                     pipeline=name,
                     remedy="Start the engine with Spark, or use another target.",
                 )
-            self._giving = FrameDelivery(name, pipeline.target, prepared, context.check_run)
+            check, keep = context.check_run, self._keep
+            self._giving = FrameDelivery(name, pipeline.target, prepared, check, keep)
         self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
 
     @property
@@ -546,19 +557,9 @@ class Delivery:
 
     def _limit_refused(self, error: RowsRefused, count: int) -> None:
         """Raise if these are too many refused rows for one batch or baseline."""
+        table = {"table": error.rows[0].table} if error.rows else {}
         most = self._pipeline.most_failures
-        if not most:
-            first = error.rows[0]
-            raise RowRefused(
-                "The target refused a row", pipeline=self.name, table=first.table, reason=first.code
-            ) from error
-        if count > most:
-            raise TooManyFailed(
-                "The target refused too many rows of a batch",
-                pipeline=self.name,
-                found=count,
-                limit=most,
-            ) from error
+        limit_refused(error, count, most, {"pipeline": self.name, **table})
 
     # -- intents ----------------------------------------------------------------------
 
@@ -660,7 +661,7 @@ class Delivery:
             assert self._staging is not None
             self._jobs.count += len(parts)
             number = baseline.baseline
-            failures = self._staging.baseline(member.table, number, first, parts, rows)
+            failures = self._staging.baseline(member, number, first, parts, rows)
             self._keep_of_baseline(baseline, failures, first)
             self.report.loaded(baseline, baseline.rows)
             self.report.baseline(baseline)
@@ -683,8 +684,11 @@ class Delivery:
         # truncate that the copy has seen is not delivered again (R11).
         parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
         self._jobs.count += len(parts)
-        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
-        self._keep_of_baseline(baseline, failures, first)
+
+        def park(failures: Sequence[Failure]) -> None:
+            self._keep_of_baseline(baseline, failures, first)
+
+        self._giving.baseline(member, baseline.baseline, first, parts, park)
         self.report.loaded(baseline, baseline.rows)
         self.report.baseline(baseline)
 
@@ -732,7 +736,7 @@ class Delivery:
                 continue
             window = self._jobs.window(member.table, member.baseline, batch)
             segments = Segments(self._context.log, batch.epoch, files, window)
-            held = self.dead_letters.held(member.table)
+            held = self._held(member)
             parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
             self._keep(parked.dead_letters)
@@ -761,36 +765,60 @@ class Delivery:
 
 
 class FrameDelivery:
-    """Passes frames to the user's function of one pipeline."""
+    """
+    Passes frames to the user's function of one pipeline.
+
+    `check` raises if the run was abandoned: nothing may reach the target any more. `keep` stores
+    the dead letters of rows that failed or were refused, before the target is called without them.
+    """
 
     def __init__(
-        self, name: str, target: TakesFrames, prepared: GivesFrames, check: Callable[[], None]
+        self,
+        name: str,
+        target: TakesFrames,
+        prepared: GivesFrames,
+        check: Callable[[], None],
+        keep: Callable[[Sequence[NewDeadLetter]], None] = lambda new: None,
     ) -> None:
-        """`check` raises if the run was abandoned: nothing may reach the target any more."""
         self._name = name
         self._target = target
         self._prepared = prepared
         self._check = check
+        self._keep = keep
 
     def baseline(
-        self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
+        self,
+        member: Member,
+        number: int,
+        first: Position,
+        parts: Sequence[SegmentGroup],
+        keep: Callable[[Sequence[Failure]], None] = lambda failures: None,
     ) -> list[Failure]:
-        """Pass a baseline's rows, in pieces; return those that cannot be computed."""
-        given = before = 0
+        """
+        Pass a baseline's rows, in pieces; return those that cannot be computed or were refused.
+
+        These go to `keep` before a piece comes again without them.
+        """
+        given = before = files = 0
+        table = member.table
 
         def take(frame: DataFrame, piece: int) -> None:
             nonlocal given
             given = before + piece  # the pieces of each part are counted from 1
             stem = f"{self._name}/{table}/baseline-{number}/{given}"
-            about = FrameBatch(stem, self._name, table, first, first, number, given)
+            key = member.output.key
+            about = FrameBatch(stem, self._name, table, first, first, number, given, key)
             self._check()
             self._target.write_frame(frame, about)
             reach(EFFECT_DONE)
 
+        def blocked(found: Sequence[Failure]) -> frozenset[RowReference]:
+            keep(within_baseline(found, files))
+            return frozenset()  # the changes that follow are not part of a baseline
+
         failures: list[Failure] = []
-        files = 0
         for part in parts:
-            found = self._prepared.give_baseline(part, take)
+            found = self._prepared.give_baseline(part, take, blocked)
             failures += within_baseline(found, files)
             files += len(part.paths)
             before = given
@@ -814,6 +842,7 @@ class FrameDelivery:
         def blocked_by(failures: Sequence[Failure]) -> frozenset[RowReference]:
             nonlocal parked
             parked = parked_in(segments, held, failures, lineage)
+            self._keep(parked.dead_letters)
             # Changes before a truncate have no dead letters, but they fail all the same.
             return seen | parked.references | {failure.reference for failure in failures}
 
@@ -824,6 +853,7 @@ class FrameDelivery:
             member.table,
             batch.first,
             batch.last,
+            key=member.output.key,
         )
         facts = BatchFacts.of(segments.files, batch.first, batch.last)
         facts = replace(facts, without=seen | parked.references)
@@ -870,7 +900,7 @@ class StagedBatches:
 
     def baseline(
         self,
-        table: str,
+        member: Member,
         number: int,
         first: Position,
         parts: Sequence[SegmentGroup],
@@ -878,14 +908,23 @@ class StagedBatches:
     ) -> list[Failure]:
         """Stage a baseline's rows; return those that cannot be computed."""
         self._loading = loading
-        return self._giving.baseline(table, number, first, parts)
+        return self._giving.baseline(member, number, first, parts)
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
         """Take a frame; the same frame without failed rows replaces it."""
-        if self._loading is not None:
-            self._loading.stage(frame, batch.piece or 0)
-        else:
-            self._staged = self._target.stage(batch.table, frame, batch.first.epoch, self._emptied)
+        try:
+            if self._loading is not None:
+                self._loading.stage(frame, batch.piece or 0)
+            else:
+                epoch = batch.first.epoch
+                self._staged = self._target.stage(batch.table, frame, epoch, self._emptied)
+        except RowsRefused as error:
+            raise TargetError(
+                "The target refused rows that executors prepare",
+                table=batch.table,
+                remedy="A target that implements StagesFrames takes every row of a frame. To refuse"
+                " rows, do not implement it, and raise RowsRefused in write.",
+            ) from error
 
 
 def staged_batches(

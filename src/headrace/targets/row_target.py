@@ -326,26 +326,30 @@ class _Calls:
     def offer(self, at: int, hook: Callable[..., object], *values: object) -> RefusedRow | None:
         """Call a hook for a row, the one `at` this index; return the row if it is refused."""
         try:
-            self.call(hook, *values)
+            hook(*values)
         except RowRefused as error:
             facts = {"reason": error.message, **{n: str(v) for n, v in error.facts.items()}}
             return RefusedRow(self.target.schema.table, at, facts=facts)
+        except Exception as error:
+            raise self._failed(hook, error) from error
         return None
 
     def call(self, hook: Callable[..., object], *values: object) -> None:
+        """Call a hook that is not for a row: `RowRefused` is an error like any other there."""
         try:
             hook(*values)
-        except RowRefused:
-            raise
         except Exception as error:
-            # Its text may contain row values, so it is not part of our error.
-            raise FunctionFailed(
-                "A hook of the target raised an exception",
-                table=self.target.schema.table,
-                hook=getattr(hook, "__name__", "?"),
-                error=type(error).__name__,
-                where=_where(error),
-            ) from error
+            raise self._failed(hook, error) from error
+
+    def _failed(self, hook: Callable[..., object], error: Exception) -> FunctionFailed:
+        # Its text may contain row values, so it is not part of our error.
+        return FunctionFailed(
+            "A hook of the target raised an exception",
+            table=self.target.schema.table,
+            hook=getattr(hook, "__name__", "?"),
+            error=type(error).__name__,
+            where=_where(error),
+        )
 
     def at(self, position: Position, batch_id: str) -> None:
         self.target.position = position

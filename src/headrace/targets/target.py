@@ -319,6 +319,9 @@ class FrameBatch:
     piece: int | None = None
     """The number of the piece in the baseline, from 1."""
 
+    key: tuple[str, ...] = ()
+    """The columns of the table's key, as they are named in the DataFrame."""
+
 
 @runtime_checkable
 class TakesFrames(Protocol):
@@ -330,7 +333,10 @@ class TakesFrames(Protocol):
     unknown comes again, with the same rows and the same id. *Durability*: the batch is durable
     when the call returns. *Threads*: one at a time. *Errors*: `RowFailed` if a row of the frame
     cannot be computed; it is then called again with a frame without that row. Any other error
-    fails the batch.
+    fails the batch. *Rows that cannot be taken*: `RowsRefused`, raised before any effect, with
+    rows of the frame by their `_position` or their key; rows of a baseline have only their key.
+    They become dead letters, with later changes of their keys, and then the frame comes again
+    without them, under the same id. A truncate cannot be refused.
     """
 
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
@@ -344,7 +350,9 @@ class StagesFrames(Protocol):
     A target whose large batches are prepared by executors; it takes smaller ones as rows.
 
     What `stage` returns comes back in `Batch.staged`, or is dropped. If `stage` is called again
-    for the same batch, with a frame without failed rows, the last call counts.
+    for the same batch, with a frame without failed rows, the last call counts. Rows of a frame
+    are never refused: if `stage` raises `RowsRefused`, the batch fails with a `TargetError`. So
+    a target that refuses rows must take all batches as rows.
     """
 
     @property
@@ -361,7 +369,7 @@ class StagesFrames(Protocol):
 
 @runtime_checkable
 class StagesRows(Protocol):
-    """A load whose rows executors can prepare."""
+    """A load whose rows executors can prepare. None of them can be refused: see `StagesFrames`."""
 
     def stage(self, frame: DataFrame, piece: int) -> None:
         """Take a piece of the baseline; replaces the piece if it comes again."""

@@ -170,9 +170,9 @@ class VisibleColumns:
                     if each.column.name in fields and not isinstance(each.type, StringType):
                         raise not_text(each.column.name, each.type.simpleString(), label)
                 self._derive([(name, masked(quoted(name), keep, with_)) for name in fields], label)
-            case Timestamp(name):
+            case Timestamp(name, of):
                 made = self._new(name, TimestampType(), label)
-                self._put([replace(made, is_time=True)])
+                self._put([replace(made, time_of=of)])
                 self.steps.append(transform)
             case Function():
                 self._call(transform, label)
@@ -533,16 +533,20 @@ class PipelinePlan:
         return self._spark.select(frame, self._spark.prepared([*positions, *made]))
 
     def _read_schema(self, shape: ChangeImages, *, all_columns: bool = False) -> StructType:
+        captured = self._scan.captured
         if self._older is not None:
             older = set(self._older.names)
-            return segment_schema(self._older, older, older if shape.reads_before else None)
+            before_ = older if shape.reads_before else None
+            return segment_schema(self._older, older, before_, captured=captured)
         if all_columns or not self._scan.as_text:
             # A `Column` does not show what it reads, so rely on Spark's own pruning.
             every = set(self._schema.names)
-            return segment_schema(self._schema, every, every if shape.reads_before else None)
+            before_ = every if shape.reads_before else None
+            return segment_schema(self._schema, every, before_, captured=captured)
         filters = self._filter_columns()
         before = filters | set(self._schema.key) if shape.reads_before else None
-        return segment_schema(self._schema, self._row_columns() | filters, before)
+        after = self._row_columns() | filters
+        return segment_schema(self._schema, after, before, captured=captured)
 
     def _row_columns(self) -> set[str]:
         """Return the source's columns from which the row is computed."""
@@ -552,7 +556,7 @@ class PipelinePlan:
                 found.add(each.source)
             elif each.over is not None:
                 found.update(source for _, source in each.over)
-            elif not each.is_time:
+            elif each.time_of is None:
                 return set(self._schema.names)
         return found
 

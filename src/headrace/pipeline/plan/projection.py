@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.changelog.change import Op
-from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.schema import CAPTURED, Column, TableSchema
 from headrace.pipeline.plan.expressions import AnalysedExpression
 from headrace.pipeline.plan.functions import CallableFunction
 from headrace.pipeline.sql import condition, quoted
@@ -85,8 +85,8 @@ class Output:
     over: tuple[tuple[str, str], ...] | None = None
     """The names that it reads, with the source's columns; None if unknown."""
 
-    is_time: bool = False
-    """Whether it is the time of the commit."""
+    time_of: str | None = None
+    """Which time of the change it is, as in `Timestamp`; None for any other column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,9 @@ class ChangeSql:
     result: str = ""
     """The result of a function, in one projection."""
 
+    captured: str = ""
+    """The time of capture, if a column needs it."""
+
     change: str = ""
     """All of these together, after a frame's function has passed them on."""
 
@@ -141,6 +144,14 @@ class ChangeSql:
         while any(name.startswith(prefix) for name in taken):
             prefix += "_"
         return cls(*(f"{prefix}{part}" for part in cls.__dataclass_fields__))
+
+
+CAPTURE_TIME = f"coalesce({CAPTURED.name}, _time)"
+"""
+When a change was captured.
+
+A copied row has the time of its copy; a segment of an earlier version only that of the commit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,11 @@ class Scan:
         return next((each for each in self.steps if isinstance(each, FrameStep)), None)
 
     @property
+    def captured(self) -> bool:
+        """Whether a column is the time of capture."""
+        return any(isinstance(each, Timestamp) and each.of == "capture" for each in self.steps)
+
+    @property
     def followed(self) -> tuple[Step, ...]:
         """The transforms that decide whether a row passes, and those before them."""
         last = max(
@@ -208,7 +224,7 @@ class Scan:
             if each.source is not None:
                 columns.append(f"after.{quoted(each.source)}")
                 continue
-            made = "_time"
+            made = CAPTURE_TIME if each.time_of == "capture" else "_time"
             if each.derived is not None:
                 names = {name: f"after.{quoted(source)}" for name, source in each.over or ()}
                 made = each.derived.over(names)

@@ -27,6 +27,7 @@ from headrace.changelog.change import Op
 from headrace.pipeline.plan.expressions import AnalysedExpression, as_column
 from headrace.pipeline.plan.functions import CallableFunction
 from headrace.pipeline.plan.projection import (
+    CAPTURE_TIME,
     ChangeImages,
     ChangeSql,
     Condition,
@@ -118,6 +119,8 @@ class Stages:
         }
         if self._shape.reads_before:
             parts |= {names.before: "before", names.kb: "before is not null"}
+        if self._scan.captured:
+            parts[names.captured] = CAPTURE_TIME
         if self._scan.calls:
             parts[names.failed] = "cast(null as string)"
         if names.location:
@@ -203,8 +206,9 @@ class Stages:
                     )
                 case Derive(columns):
                     yield from self._derived(f"transform {number}", columns, passing, seen)
-                case Timestamp(name):
-                    made = f"case when {passing} then {self._names.time} end as {quoted(name)}"
+                case Timestamp(name, of):
+                    time = self._names.captured if of == "capture" else self._names.time
+                    made = f"case when {passing} then {time} end as {quoted(name)}"
                     yield self._stage(seen={**seen, name: made})
                 case CallableFunction():
                     yield from self._called(step, passing, seen)
@@ -281,6 +285,8 @@ class Stages:
             "place": names.location or "cast(null as string)",
             "moved": scan.moved(names) if shape is ChangeImages.MOVES else "false",
         }
+        if scan.captured:
+            parts["captured"] = names.captured
         for at, key in enumerate(scan.schema.key):
             parts[f"key{at}"] = keys.get(key, f"{names.after}.{quoted(key)}")
             if shape is ChangeImages.MOVES:
@@ -317,6 +323,7 @@ class Stages:
             commit=f"{names.change}.commit",
             ordinal=f"{names.change}.ordinal",
             time=f"{names.change}.time",
+            captured=f"{names.change}.captured",
             ka=f"({names.change}.op <> {int(Op.DELETE)})",
             location=names.location and f"{names.change}.place",
         )

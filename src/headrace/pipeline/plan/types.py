@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import CAPTURED, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -72,13 +72,17 @@ def row_schema(schema: TableSchema) -> t.StructType:
 
 
 def segment_schema(
-    schema: TableSchema, after: Container[str], before: Container[str] | None
+    schema: TableSchema,
+    after: Container[str],
+    before: Container[str] | None,
+    *,
+    captured: bool = False,
 ) -> t.StructType:
     """
     Return a segment's columns: positions, and these columns of the images.
 
     `before` is None if a plan does not read that image. An image of which no column is needed
-    keeps one, because a struct without fields cannot be null.
+    keeps one, because a struct without fields cannot be null. `captured` adds the time of capture.
     """
     fields = [
         t.StructField("_op", t.ByteType()),
@@ -86,6 +90,8 @@ def segment_schema(
         t.StructField("_ordinal", t.IntegerType()),
         t.StructField("_time", t.TimestampType()),
     ]
+    if captured:
+        fields.append(t.StructField(CAPTURED.name, t.TimestampType()))
     whole = row_schema(schema)
     for name, wanted in (("before", before), ("after", after)):
         if wanted is not None:

@@ -1056,6 +1056,27 @@ class SparkGone(JobFailed):
     )
 
 
+class EvaluationTimeout(PipelineError):
+    """A row of a small batch does not finish computing, and the call was abandoned."""
+
+    code = "pipeline.evaluation_timeout"
+    remedy = (
+        "The row is not tried again by itself, and the abandoned call uses a core until the engine"
+        " is restarted. Change the expression so that it ends for this row, for example a regular"
+        " expression that backtracks, and restart the engine."
+    )
+
+
+class ResultsDiffer(PipelineError):
+    """A small batch gave one result without a Spark job, and another one with a job."""
+
+    code = "pipeline.results_differ"
+    remedy = (
+        "Set small_batches = job in the section spark, and reload the pipeline. Report this with"
+        " the expressions; both results are in the named folder, and contain rows."
+    )
+
+
 class NoJava(PipelineError):
     """No Java version that can run Spark was found."""
 

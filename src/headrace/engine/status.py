@@ -250,6 +250,8 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         error_since=None if error is None else run.error_since if run.error else run.lost_since,
         opening_seconds=run.opening_seconds,
         spark_down_seconds=state.spark_down_seconds,
+        direct=delivery.direct,
+        abandoned=delivery.abandoned,
     )
 
 

@@ -258,6 +258,8 @@ class PipelineInfo:
 
     batches: int
     jobs: int
+    """Batches of a table, and pieces of baselines, that were computed by Spark jobs."""
+
     position: Position
     lag_seconds: float | None
     """
@@ -288,6 +290,12 @@ class PipelineInfo:
 
     spark_down_seconds: float | None = None
     """For how long Spark has been dead, or has not answered; None if it runs."""
+
+    direct: int = 0
+    """Batches of a table that were computed without a Spark job; `jobs` counts the others."""
+
+    abandoned: int = 0
+    """Direct batches that were given up because a row took too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,8 +92,8 @@ class Engine:
     pipeline, Spark is not started. `log` sets the retention of the change logs:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
     `30s`. `small_batches="job"` computes every batch by a Spark job; by default, a small one whose
-    plan allows it is computed without. `retry` says how failed pipelines are tried again, and `reconnect` lost sources:
-    `headrace.Retries(max_attempts=10)`.
+    plan allows it is computed without. `retry` says how failed pipelines are tried again, and
+    `reconnect` lost sources: `headrace.Retries(max_attempts=10)`.
     """
 
     def __init__(

@@ -16,12 +16,13 @@ JVM connects, and the socket's file is removed at once. A request is a length an
 An answer is a status, two lengths, a stream of Arrow and a text: one line for each row that raised,
 with its number and the causes of the error. The text has classes and conditions, never values.
 
-Java cannot stop a thread, so a call that does not end is abandoned. A call has all the time it needs
-while it gets from row to row, and a JVM that does not answer at all is waited for, as a job would.
+Java cannot stop a thread, so a call that does not end is abandoned. A call has all the time it
+needs while it gets from row to row, and a JVM that does not answer at all is waited for, as with a
+job.
 
-Parts of it are internal to Spark (`InternalRow`, `BasePredicate`, `UnsafeProjection`, `ArrowWriter`,
-`ConvertToLocalRelation`). So it is checked with a few known rows before it is used; if that fails,
-all batches are computed by jobs.
+Parts of it are internal to Spark (`InternalRow`, `BasePredicate`, `UnsafeProjection`,
+`ArrowWriter`, `ConvertToLocalRelation`). So it is checked with a few known rows before it is used;
+if that fails, all batches are computed by jobs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import socket
 import struct
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +148,9 @@ class SocketEvaluator:
         self._lock = threading.Lock()
         self._busy = False
         self._cancelled = False
-        self._closed = False
+        # A pipeline that nobody closes must not leave a thread in the JVM.
+        self._close = weakref.finalize(self, connection.close)
+        self._close.atexit = False
 
     @property
     def plan(self) -> str:
@@ -154,7 +158,7 @@ class SocketEvaluator:
 
     @property
     def usable(self) -> bool:
-        return not self._closed
+        return self._close.alive
 
     def evaluate(self, rows: pa.Table) -> EvaluatedRows | None:
         with self._lock:
@@ -183,8 +187,7 @@ class SocketEvaluator:
                 self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._closed = True
-        self._connection.close()
+        self._close()
 
     def _called(self, given: pa.Buffer) -> EvaluatedRows | None:
         # While a frozen JVM takes nothing, there is nothing to abandon yet.

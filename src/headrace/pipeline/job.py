@@ -391,7 +391,12 @@ def _column(column: pa.ChunkedArray | pa.Array, type: DataType) -> pa.Array:
         column = column.combine_chunks()
     if not isinstance(type, StructType):
         wanted = arrow_type(type)
-        return column if column.type == wanted else column.cast(wanted)
+        if column.type == wanted:
+            return column
+        if not (pa.types.is_fixed_size_binary(column.type) or pa.types.is_nested(column.type)):
+            # A segment that is not of its schema: Spark reports it, and converts nothing.
+            raise pa.ArrowTypeError(f"{column.type} is not {wanted}")
+        return column.cast(wanted)
     fields = [_column(column.field(field.name), field.dataType) for field in type]
     return pa.StructArray.from_arrays(
         fields,

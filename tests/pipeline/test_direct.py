@@ -268,7 +268,7 @@ def test_results_that_differ_are_both_kept(
         check()
     facts = caught.value.facts
     assert (facts["direct_rows"], facts["job_rows"]) == (1, 2)
-    folder = Path(facts["folder"])
+    folder = Path(str(facts["folder"]))
     kept = {path.name.rpartition("-")[2]: pq.read_table(path) for path in folder.iterdir()}
     assert kept["direct.parquet"]["x"].to_pylist() == [1]
     assert kept["job.parquet"]["x"].to_pylist() == [1, 2]

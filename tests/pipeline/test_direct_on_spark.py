@@ -99,7 +99,7 @@ def test_the_limits_of_failing_rows_are_those_of_a_job(spark: Spark, tmp_path: P
     for way in ("direct", "job"):
         for on_error, kind in ((DeadLetters(max_per_batch=2), TooManyFailed), ("stop", RowFailed)):
             what = pipeline(transforms=transforms, on_error=on_error)
-            prepared = SparkRunner(spark, small_batches=way).prepare(what, TRAITS)  # type: ignore[arg-type]
+            prepared = SparkRunner(spark, small_batches=way).prepare(what, TRAITS)
             prepared.output(ORDERS)
             with pytest.raises(kind) as caught:
                 prepared.rows(parts, facts)
@@ -114,7 +114,7 @@ def test_explain_says_which_way_a_batch_went_and_shows_its_plan(
     found = {}
     for way in ("direct", "job"):
         what = pipeline(name=f"explained {way}", filters=[where("qty > 0")])
-        prepared = SparkRunner(spark, small_batches=way).prepare(what, TRAITS)  # type: ignore[arg-type]
+        prepared = SparkRunner(spark, small_batches=way).prepare(what, TRAITS)
         prepared.rows(parts, facts)
         found[way] = prepared.explain()
     direct, job = found["direct"], found["job"]

@@ -53,6 +53,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
+    - EvaluationTimeout        a row of a small batch takes too long
+    - ResultsDiffer            a small batch has another result with a job
     - NoJava, SparkFailed
     - BadCluster               executors cannot read the log, or have other versions
     - CannotPack               an environment that cannot be packed for executors

@@ -16,6 +16,8 @@ nor through the driver. Headrace must be installed on the executors for this, on
 cluster.
 
 An `Explanation` shows users what Spark did for a pipeline's last batch.
+
+Long because rows, frames and baselines are computed by the same jobs, with the same plans.
 """
 
 from __future__ import annotations

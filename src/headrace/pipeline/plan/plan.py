@@ -17,6 +17,9 @@ The transforms are analysed in order, each over the columns that are in scope af
 one. The result is the list of output columns, each with its origin.
 
 A plan exists in the JVM in which it was made; `runner` makes it again if that died.
+
+Long because the frame of a batch, the search for its failing rows and their direct evaluation are
+all of one plan.
 """
 
 from __future__ import annotations

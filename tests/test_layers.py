@@ -76,10 +76,10 @@ AT_HOME_IN = {
 }
 
 CLASSIC_ONLY = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsc", "_jsparkSession"}
-"""What Spark Connect does not have: used in two modules, or an engine on Connect is lost (S7)."""
+"""What Spark Connect does not have: used in three modules, or an engine on Connect is lost (S7)."""
 
-KNOWS_CLASSIC = {"spark_session/session", "spark_session/jvm"}
-"""The session of classic Spark, and the process it runs in."""
+KNOWS_CLASSIC = {"spark_session/session", "spark_session/direct", "spark_session/jvm"}
+"""The session of classic Spark, its expressions called directly, and the process it runs in."""
 
 SIMULATED = (
     "changelog/",

@@ -53,6 +53,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
+    - EvaluationTimeout        a row of a small batch takes too long
+    - ResultsDiffer            a small batch has another result with a job
     - NoJava, SparkFailed
     - BadCluster               executors cannot read the log, or have other versions
     - CannotPack               an environment that cannot be packed for executors
@@ -1078,6 +1080,27 @@ class SparkGone(JobFailed):
     remedy = (
         "The engine restarts Spark if it started it. If you passed your own session, create a new"
         " one and start the engine again."
+    )
+
+
+class EvaluationTimeout(PipelineError):
+    """A row of a small batch does not finish computing, and the call was abandoned."""
+
+    code = "pipeline.evaluation_timeout"
+    remedy = (
+        "The row is not tried again by itself, and the abandoned call uses a core until the engine"
+        " is restarted. Change the expression so that it ends for this row, for example a regular"
+        " expression that backtracks, and restart the engine."
+    )
+
+
+class ResultsDiffer(PipelineError):
+    """A small batch gave one result without a Spark job, and another one with a job."""
+
+    code = "pipeline.results_differ"
+    remedy = (
+        "Set small_batches = job in the section spark, and reload the pipeline. Report this with"
+        " the expressions; both results are in the named folder, and contain rows."
     )
 
 

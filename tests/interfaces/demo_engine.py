@@ -27,7 +27,9 @@ from headrace.spark_session.session import SparkInfo
 from tests.support.arrow_runner import ArrowPipeline, ArrowRunner, Row
 from tests.support.patience import patience
 
-EXPLANATION = Explanation("orders", "== Physical Plan ==\nProject (2)", 12, 14, 48.2, 3, 2, 900)
+EXPLANATION = Explanation(
+    "orders", "job", "== Physical Plan ==\nProject (2)", 12, 14, 48.2, 3, 2, 900
+)
 
 
 class ShopRunner(ArrowRunner):

@@ -69,6 +69,7 @@ RUNNING: dict[str, Any] = {
     "hops": [{"name": name, "p50_ms": p50, "p95_ms": p95} for name, (p50, p95) in HOPS.items()],
     "spark": {
         "version": "4.2.1",
+        "direct": 290,
         "jobs": 305,
         "tasks": 311,
         "last_job_ms": 47.9,
@@ -114,6 +115,7 @@ EXTREME: dict[str, Any] = {
     "hops": [{"name": name, "p50_ms": 1e6, "p95_ms": 1e7} for name in HOPS],
     "spark": {
         "version": "4.2.1-SNAPSHOT",
+        "direct": 10**9,
         "jobs": 10**9,
         "tasks": 10**10,
         "last_job_ms": 1e6,

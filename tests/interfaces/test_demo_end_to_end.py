@@ -77,7 +77,7 @@ def test_the_demo_prints_rows_a_lookup_and_that_target_is_source(plain: Done) ->
 
 def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
     known = re.compile(
-        r"$| *\d+\.\d s  |(written|captured|applied|latency|p50/hop|lookup|last job|plan|held) "
+        r"$| *\d+\.\d s  |(written|captured|applied|latency|p50/hop|lookup|last|plan|held) "
         r"|target = source|  \(1 row is held| +\([\d,]+ more were part of|try next|  # "
         r"|  \S*python\S* -[cm] |  \S*headrace (demo|dead-letters|log) "
     )
@@ -101,7 +101,9 @@ def test_everything_that_was_written_was_captured(plain: Done) -> None:
 
 
 def test_how_spark_ran_the_last_batch_is_told(plain: Done) -> None:
-    assert re.search(r"^last job  \d+ rows? in, \d+ out, [\d.,]+ ms$", plain.out, re.MULTILINE)
+    assert re.search(
+        r"^last      \d+ rows? in, \d+ out, [\d.,]+ ms, directly$", plain.out, re.MULTILINE
+    )
     assert re.search(r"^plan      Scan parquet → ", plain.out, re.MULTILINE)
 
 
@@ -222,7 +224,9 @@ def test_programs_read_json_lines_and_a_second_demo_is_told_who_holds_the_data(
     assert {event["event"] for event in events} == {"step", "snapshot", "summary"}
     summary = events[-1]
     assert summary["comparison"]["equal"] is True
+    # The baseline by jobs, the changes without.
     assert summary["last"]["spark"]["jobs"] > 0
+    assert summary["last"]["spark"]["direct"] > 0
     assert {hop["name"] for hop in summary["last"]["hops"]} >= {"captured", "job", "total"}
     assert summary["last"]["captured"] == summary["written"]
     assert summary["last_batch"]["rows_in"] > 0

@@ -200,7 +200,7 @@ def test_what_was_written_counts_the_orders_of_the_demo_itself(tmp_path: Path) -
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_last_batch_is_told_and_the_whole_plan_on_request(whole: bool, tmp_path: Path) -> None:
     batch = Case(tmp_path, 0.3, Recorded(), explain=whole).run()["last_batch"]
-    assert (batch["rows_in"], batch["rows_out"]) == (3, 2)
+    assert (batch["rows_in"], batch["rows_out"], batch["way"]) == (3, 2, "job")
     assert batch["plan"] == "Scan parquet → Filter → Project"
     assert ("== Physical Plan ==" in (batch["whole"] or "")) == whole
 

@@ -36,6 +36,7 @@ BATCH = {
     "rows_in": 3,
     "rows_out": 2,
     "ms": 47.9,
+    "way": "job",
     "plan": "Scan parquet → Filter → Project",
     "whole": None,
 }
@@ -147,7 +148,7 @@ def test_the_summary_tells_letter_kills_and_the_last_batch() -> None:
     text = summary_lines({**SUMMARY, "last": HELD, "healed": [1.24, 0.6]})
     assert "held      order 3021: ARITHMETIC_OVERFLOW, 1 change waiting" in text
     assert "recorder  killed 2 times, back after 1.2, 0.6 s, nothing lost" in text
-    assert "last job  3 rows in, 2 out, 48 ms" in text
+    assert "last      3 rows in, 2 out, 48 ms, by a Spark job" in text
     assert "plan      Scan parquet → Filter → Project" in text
     assert all(len(line) <= 62 for line in text[: text.index("try next")])
 
@@ -260,7 +261,7 @@ def test_the_picture_shows_the_table_the_flow_hops_changes_lookup_and_spark(
         "SQLite, 41 changes/s",
         "2,412 captured, 310 flushes, 1.2 MB",
         "Spark 4.2.1",
-        "305 jobs, 311 tasks, last 48 ms",
+        "290 direct batches, 305 jobs, last 48 ms",
         "2,398 applied at 0001-000000000000096c-00000000",
         "customer 7: 53 orders, 12,345.60 paid",
         "→captured",

@@ -6,6 +6,48 @@ from tests.mutate.mutation import GUARDS, Mutation
 
 OF_ROWS = (
     Mutation(
+        "a direct batch computes the rows that wait for a dead letter",
+        "pipeline/job.py",
+        "            rows = rows_in(piece.paths, without)\n",
+        "            rows = rows_in(piece.paths)\n",
+        test=(
+            "tests/pipeline/test_direct_on_spark.py"
+            "::test_a_row_that_raises_comes_back_beside_the_good_ones_without_a_job"
+        ),
+        spark=True,
+    ),
+    Mutation(
+        "a direct batch reads the image before for that after",
+        "pipeline/job.py",
+        "    columns = [_column(rows.column(field.name), field.dataType) for field in schema]\n",
+        "    columns = [\n"
+        '        _column(rows.column(field.name.replace("after", "before")), field.dataType)\n'
+        "        for field in schema\n"
+        "    ]\n",
+        test=(
+            "tests/pipeline/test_direct_on_spark.py"
+            "::test_random_batches_give_the_same_rows_and_failures_both_ways"
+        ),
+        spark=True,
+    ),
+    Mutation(
+        "a result that differs from a job's is not noticed",
+        "pipeline/runner.py",
+        "        if same_results(result, again):\n",
+        "        if True:\n",
+        test="tests/pipeline/test_direct.py::test_results_that_differ_are_both_kept",
+    ),
+    Mutation(
+        "the check by a job is not run",
+        "runtime/pipeline_run.py",
+        "        self.delivery.check()\n",
+        "",
+        test=(
+            "tests/control/test_direct_batches.py"
+            "::test_a_check_runs_once_readers_see_the_rows_and_a_difference_stops_the_pipeline"
+        ),
+    ),
+    Mutation(
         "no sort",
         "pipeline/result.py",
         "    return rows.take(pa.array(np.lexsort((ordinals, commits))))\n",

@@ -18,7 +18,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.result import JobResult, arranged
-from headrace.pipeline.runner import SparkPipeline, SparkRunner
+from headrace.pipeline.runner import SmallBatches, SparkPipeline, SparkRunner
 from tests.pipeline.making import ORDERS, TRAITS, batch, pipeline, row_tuples
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 
-def ready(spark: Spark, what: Pipeline) -> SparkPipeline:
+def ready(spark: Spark, what: Pipeline, *, small_batches: SmallBatches = "direct") -> SparkPipeline:
     """Return a pipeline of orders that is prepared on Spark, its output known."""
-    prepared = SparkRunner(spark).prepare(what, TRAITS)
+    prepared = SparkRunner(spark, small_batches=small_batches).prepare(what, TRAITS)
     prepared.output(ORDERS)
     return prepared
 

@@ -107,8 +107,8 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
     monkeypatch.setattr("headrace.spark_session.session.SMALL_ROWS", MANY // 2)
     assert spark.fit_for(MANY) is spark.bulk
     what = pipeline(transforms=[derive(x="100 / qty")])
-    runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
-    prepared = runner.prepare(what, TRAITS)
+    scratch = Workspace(str(tmp_path / "scratch"))
+    prepared = SparkRunner(spark, scratch=scratch, small_batches="job").prepare(what, TRAITS)
     prepared.output(ORDERS)
     log = tmp_path / "log"
     log.mkdir()
@@ -136,7 +136,7 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
 @pytest.mark.meets("S2")
 def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, way: str) -> None:
     what = pipeline(filters=[where("100 / qty > 1")])
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     changes = [update(at, order(at, 0 if at == 40 else 2), order(at, 4)) for at in range(1, 101)]
     changes.append(delete(101, order(7, 0)))
     parts, facts = batch(tmp_path, ORDERS, changes)
@@ -151,7 +151,7 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
     what = pipeline(
         transforms=[derive(x="100 / qty", y="cast(status as int)", z="qty * 2000000000")]
     )
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     rows = [order(1, 1, "5"), order(2, 0, "5"), order(3, 1, "secret"), order(4, 2, "5")]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
     result = prepared.rows(parts, facts)
@@ -203,7 +203,7 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
 
 @pytest.mark.meets("S2")
 def test_one_row_too_many_stops_the_pipeline(spark: Spark, tmp_path: Path, jobs: list[int]) -> None:
-    runner = SparkRunner(spark)
+    runner = SparkRunner(spark, small_batches="job")
     what = pipeline(transforms=[derive(x="100 / qty")])
     prepared = runner.prepare(what, TRAITS)
     prepared.output(ORDERS)
@@ -240,7 +240,7 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
     what = pipeline(filters=[where("qty > 0")])
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     changes = [
         insert(1, order(1)),
         insert(2, order(2, "many"), 3),
@@ -268,7 +268,7 @@ def test_changes_that_are_set_aside_are_not_computed(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
     what = pipeline(transforms=[derive(x="100 / qty")])
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     log = tmp_path / "log"
     log.mkdir()
     parts, facts = batch(log, ORDERS, inserts(10, {4}), inserts(10, set(), 11))
@@ -343,7 +343,8 @@ def test_a_running_job_is_cancelled(spark: Spark, tmp_path: Path) -> None:
     # It would end by itself, hours later.
     inner = "aggregate(sequence(1, 1000000), 0L, (a, x) -> (a + x * qty) % 7)"
     slow = f"aggregate(sequence(1, 1000000), 0L, (b, y) -> b + y + {inner})"
-    runner, what = SparkRunner(spark), pipeline(name="slow", transforms=[derive(x=slow)])
+    runner = SparkRunner(spark, small_batches="job")
+    what = pipeline(name="slow", transforms=[derive(x=slow)])
     prepared = runner.prepare(what, TRAITS)
     other = runner.prepare(pipeline(name="other"), TRAITS)
     for each in (prepared, other):
@@ -377,8 +378,8 @@ def test_failing_rows_of_two_schema_versions_are_found_in_both(
         tmp_path, wider, [insert(at, order(at, at - 8) | {"note": "n"}) for at in range(6, 11)]
     )
     facts = replace(first, rows=first.rows + second.rows)
-    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    prepared = runner.prepare(what, TRAITS)
+    runner = SparkRunner(spark, small_batches="job")
+    prepared = runner.prepare(pipeline(transforms=[derive(x="100 / qty")]), TRAITS)
     prepared.output(wider)
     result = prepared.rows([*old, *new], facts)
     assert [failure.reference for failure in result.failures] == [(2, 0), (8, 0)]
@@ -405,7 +406,7 @@ def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
 
 def test_what_a_pipeline_did_last_can_be_explained(spark: Spark, tmp_path: Path) -> None:
     what = pipeline(name="explained", filters=[where("qty > 0")])
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     assert "No batch has been computed yet" in str(prepared.explain())
     parts, facts = batch(tmp_path, ORDERS, inserts(10, {3}))
     prepared.rows(parts, facts)

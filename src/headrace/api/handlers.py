@@ -377,6 +377,7 @@ class ControlService:
         explained = self._engine.explain(self._pipeline(asked.pipeline).name)
         return {
             "pipeline": asked.pipeline,
+            "way": explained.way,
             "plan": explained.plan,
             "jobs": explained.jobs,
             "tasks": explained.tasks,

@@ -97,6 +97,8 @@ def pipeline_fields(
         "changes": pipeline.changes,
         "batches": pipeline.batches,
         "jobs": pipeline.jobs,
+        "direct": pipeline.direct,
+        "abandoned": pipeline.abandoned,
         "dead_letters": pipeline.dead_letters,
         "error": _error(pipeline.error),
         "error_since": _rounded(pipeline.error_since),

@@ -108,7 +108,7 @@ def _same_file(config: Path | None, read: str) -> None:
 def explain(
     pipeline: str, config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool
 ) -> None:
-    """Print the rows, time, jobs and physical plan of the last batch of PIPELINE."""
+    """Print the rows, time, jobs and plan of the last batch of PIPELINE."""
     answer = reach(config, sets, data).call("Explain", pipeline=pipeline)
     if as_json:
         click.echo(json.dumps({k: v for k, v in answer.items() if k != "text"}, ensure_ascii=False))

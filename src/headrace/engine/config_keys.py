@@ -228,6 +228,13 @@ _SPARK = (
     ),
     Key("ui", Boolean(), "Serve the Spark UI, on the loopback address.", default=False),
     Key("events", Boolean(), "Write Spark event logs, in the data directory.", default=False),
+    Key(
+        "small_batches",
+        Choice(("direct", "job")),
+        "How a batch of up to 5,000 rows and 1 MB is computed: `direct`, in the driver without a"
+        " Spark job if its steps allow that, or always by a `job`.",
+        default="direct",
+    ),
 )
 
 _LOG = (

@@ -97,9 +97,10 @@ class Engine:
     `records` lists sources and tables to record even if no pipeline uses them. Without any
     pipeline, Spark is not started. `log` sets the retention of the change logs:
     `headrace.log(keep="24h", cap="10GB")`. `shutdown_timeout` limits `stop`, in seconds or as
-    `30s`. `retry` says how failed pipelines are tried again, unless they have their own, and
-    `reconnect` lost sources, all or by name: `headrace.Retries(max_attempts=10)`.
-    `observers` take its events, as those of `observe` do.
+    `30s`. `small_batches="job"` computes every batch by a Spark job; by default, a small one whose
+    plan allows it is computed without. `retry` says how failed pipelines are tried again, unless
+    they have their own, and `reconnect` lost sources, all or by name:
+    `headrace.Retries(max_attempts=10)`. `observers` take its events, as those of `observe` do.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Engine:
         spark_conf: Mapping[str, str] | None = None,
         spark_ui: bool = False,
         spark_events: bool = False,
+        small_batches: Literal["direct", "job"] = "direct",
         log: LogOptions | None = None,
         recorder: Literal["process", "thread"] = "process",
         runner: Runner | None = None,
@@ -125,7 +127,7 @@ class Engine:
         options = EngineOptions(
             data,
             session=spark,
-            spark=SparkOptions(dict(spark_conf or {}), spark_ui, spark_events),
+            spark=SparkOptions(dict(spark_conf or {}), spark_ui, spark_events, _way(small_batches)),
             log=log or LogOptions(),
             recorder=recorder,
             runner=runner,
@@ -641,6 +643,12 @@ class Engine:
         if spark is None:
             raise NotRunning("The engine runs without Spark", pipeline=pipeline)
         return spark.explain(run.prepared)
+
+
+def _way(given: Literal["direct", "job"]) -> Literal["direct", "job"]:
+    if given not in ("direct", "job"):
+        raise WrongValue("small_batches must be direct or job", given=given)
+    return given
 
 
 def _seconds(given: str | float) -> float:

@@ -65,11 +65,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkSection:
-    """The options of the Spark session that an engine starts."""
+    """The options of the Spark session that an engine starts, and of what runs in it."""
 
     conf: Mapping[str, str]
     ui: bool
     events: bool
+    small_batches: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class EngineConfig:
             "spark_conf": self.spark.conf,
             "spark_ui": self.spark.ui,
             "spark_events": self.spark.events,
+            "small_batches": self.spark.small_batches,
             "log": LogOptions(**self.log),
             "shutdown_timeout": self.shutdown_timeout,
             "retry": Retries(**self.retry),
@@ -197,7 +199,7 @@ def configured(tree: Node) -> EngineConfig:
         values["data"],
         values["sources"],
         values["pipelines"],
-        SparkSection(conf, spark["ui"], spark["events"]),
+        SparkSection(conf, spark["ui"], spark["events"], spark["small_batches"]),
         values["log"],
         values["shutdown"]["timeout"],
         values["retry"],

@@ -270,6 +270,8 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
             delivery.hops.totals(),
             delivery.report.baseline_seconds.value(),
         ),
+        direct=delivery.direct,
+        abandoned=delivery.abandoned,
     )
 
 

@@ -347,6 +347,7 @@ def readable(path: str) -> str | pa.NativeFile:
 # --- copies of segments with some of their rows ---------------------------------------------------
 
 _ORDINAL_BITS = 31
+_POSITION = ("_commit", "_ordinal")
 
 
 class Scratch:
@@ -434,6 +435,15 @@ class SegmentCopies:
         return folder.path(name)
 
 
+def rows_in(paths: Sequence[str], without: Collection[RowReference] = ()) -> pa.Table:
+    """Return the rows of these segments, which have one schema, without those referenced."""
+    rows = pa.concat_tables([_read(path) for path in paths]).combine_chunks()
+    if not without:
+        return rows
+    commits, ordinals = (rows.column(name).to_numpy().astype(np.int64) for name in _POSITION)
+    return rows.filter(pa.array(~_among((commits, ordinals), without)))
+
+
 def references_in(paths: Sequence[str]) -> list[RowReference]:
     """Return the references of the rows in these segments, in order."""
     found: list[RowReference] = []
@@ -444,7 +454,7 @@ def references_in(paths: Sequence[str]) -> list[RowReference]:
 
 
 def _positions(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    rows = _read(path, ["_commit", "_ordinal"])
+    rows = _read(path, [*_POSITION])
     commits, ordinals = (column.to_numpy().astype(np.int64) for column in rows.columns)
     return commits, ordinals
 

@@ -31,18 +31,32 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
-from headrace.errors import JobFailed, RefusedRow, RowFailed, StorageError, TargetError
-from headrace.pipeline.failed_rows import Scratch, SegmentCopies, readable, references_in
+from headrace.errors import (
+    EvaluationTimeout,
+    JobFailed,
+    RefusedRow,
+    RowFailed,
+    StorageError,
+    TargetError,
+)
+from headrace.pipeline.failed_rows import (
+    Scratch,
+    SegmentCopies,
+    readable,
+    references_in,
+    rows_in,
+)
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
-from headrace.pipeline.plan.types import spark_type
+from headrace.pipeline.plan.types import arrow_type, spark_type
 from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, POSITIONS, Failure, RowReference
 from headrace.pipeline.sql import quoted
-from headrace.spark_session.errors import running
+from headrace.spark_session.direct import EvaluatedRows, Evaluator, RaisedRow
+from headrace.spark_session.errors import is_row_level, running
 from headrace.spark_session.session import Spark
 
 if TYPE_CHECKING:
@@ -67,7 +81,11 @@ class JobInput:
 
 
 class Job:
-    """The `SplittableJob` on Spark, for one thread; for a baseline, with `copies` of segments."""
+    """
+    The `SplittableJob` on Spark, for one thread; for a baseline, with `copies` of segments.
+
+    If it is `direct`, `collect` runs no job for plans that can do without.
+    """
 
     def __init__(
         self,
@@ -79,10 +97,15 @@ class Job:
         *,
         first: int | None = None,
         copies: SegmentCopies | None = None,
+        direct: bool = False,
     ) -> None:
         self.frame: DataFrame | None = None
         """The last frame that ran over all rows, or over all without those left out."""
 
+        self.evaluator: Evaluator | None = None
+        """What computed the rows of the last piece without a job; None if a job did."""
+
+        self._direct = direct
         self._spark = spark
         self._scratch = scratch
         self._copies = copies
@@ -103,8 +126,12 @@ class Job:
         """
         Return the rows of each piece, and the rows that users' functions refused.
 
+        Without a job, all rows that cannot be computed are returned as failures.
+
         Changes have the shape of a result; rows of a baseline have only the row's columns.
         """
+        if (found := self._collect_directly(without)) is not None:
+            return found
         tables, failures = [], []
         with self._but(without) as pieces:
             for piece in pieces:
@@ -224,6 +251,62 @@ class Job:
 
     # --- parts -------------------------------------------------------------------------------
 
+    def _collect_directly(
+        self, without: frozenset[RowReference]
+    ) -> tuple[list[pa.Table], list[Failure]] | None:
+        """Return what `collect` does, computed without a job; None if that is not possible."""
+        self.evaluator = None
+        evaluators = (piece.plan.evaluator(piece.shape) for piece in self._pieces)
+        # All or none: pieces that went different ways could not be explained.
+        called = [each for each in evaluators if each is not None] if self._direct else []
+        if len(called) < len(self._pieces):
+            return None
+        tables: list[pa.Table] = []
+        failures: list[Failure] = []
+        for piece, evaluator in zip(self._pieces, called, strict=True):
+            rows = rows_in(piece.paths, without)
+            found = self._evaluated(evaluator, rows)
+            if found is None or not all(is_row_level(each.causes) for each in found.raised):
+                return None
+            tables.append(found.rows)
+            failures += self._raised(piece, rows, found.raised)
+        self.evaluator = called[-1]
+        return tables, failures
+
+    def _evaluated(self, evaluator: Evaluator, rows: pa.Table) -> EvaluatedRows | None:
+        try:
+            columns = for_spark(rows, evaluator.schema)
+        except pa.ArrowException:
+            return None
+        try:
+            with running(**self._facts):
+                return evaluator.evaluate(columns)
+        except EvaluationTimeout as error:
+            at = error.facts.pop("row")
+            commit, ordinal = (rows.column(name)[at].as_py() for name in ("_commit", "_ordinal"))
+            error.facts.update({"commit": commit, "ordinal": ordinal, **self._facts})
+            raise
+
+    def _raised(
+        self, piece: JobInput, rows: pa.Table, raised: Sequence[RaisedRow]
+    ) -> Iterator[Failure]:
+        """Yield the failures of a piece, each with its condition and the expression that raised."""
+        if not raised:
+            return
+        bad = rows.take([each.row for each in raised])
+        references = list(
+            zip(*(bad.column(name).to_pylist() for name in ("_commit", "_ordinal")), strict=True)
+        )
+        probe = piece.plan.probe_evaluator()
+        found = None if probe is None else self._evaluated(probe, bad)
+        if found is not None:
+            keys = zip(*(found.rows.column(at).to_pylist() for at in (0, 1)), strict=True)
+            causes = map(json.loads, found.rows.column(2).to_pylist())
+            self._causes.update(zip(keys, causes, strict=True))
+        for reference, each in zip(references, raised, strict=True):
+            conditions = [cause.condition for cause in each.causes if cause.condition]
+            yield Failure(reference, conditions[-1], dict(self.cause(reference)))
+
     @property
     def _is_baseline(self) -> bool:
         return self._first is not None
@@ -304,6 +387,35 @@ def _rows_alone(rows: pa.Table, shape: ChangeImages) -> pa.Table:
     # A row that does not pass may come as a delete, as it would for a change.
     passed = rows.filter(pc.equal(rows.column(0), int(Op.INSERT)))
     return passed.select(list(range(len(POSITIONS), rows.num_columns)))
+
+
+# --- the rows of segments as Spark reads them -----------------------------------------------------
+
+
+def for_spark(rows: pa.Table, schema: StructType) -> pa.Table:
+    """Return the columns of a segment that a plan reads, with Arrow's types for those of Spark."""
+    names = [field.name for field in schema]
+    columns = [_column(rows.column(field.name), field.dataType) for field in schema]
+    return pa.table(columns, names=names)
+
+
+def _column(column: pa.ChunkedArray | pa.Array, type: DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(type, StructType):
+        wanted = arrow_type(type)
+        if column.type == wanted:
+            return column
+        if not (pa.types.is_fixed_size_binary(column.type) or pa.types.is_nested(column.type)):
+            # A segment that is not of its schema: Spark reports it, and converts nothing.
+            raise pa.ArrowTypeError(f"{column.type} is not {wanted}")
+        return column.cast(wanted)
+    fields = [_column(column.field(field.name), field.dataType) for field in type]
+    return pa.StructArray.from_arrays(
+        fields,
+        fields=[pa.field(field.name, each.type) for field, each in zip(type, fields, strict=True)],
+        mask=column.is_null(),
+    )
 
 
 # --- a batch as one DataFrame ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -67,6 +67,15 @@ class JobResult:
     failures: tuple[Failure, ...] = ()
     """The rows that could not be computed, by position; they are not in `rows`."""
 
+    direct: bool = False
+    """Whether they were computed without a Spark job."""
+
+    check: Callable[[], None] | None = None
+    """
+    For some direct results: computes the batch again by a job, and raises `ResultsDiffer` if that
+    gives something else. To be called once readers see the rows.
+    """
+
 
 def result_schema(output: TableSchema) -> pa.Schema:
     """Return the columns of a result with the schema `output`."""
@@ -91,6 +100,49 @@ def arranged(
     if rows.num_columns > width:
         rows = _with_deletes_of_old_keys(rows, output, width)
     return _bare_deletes(rows, output), truncate
+
+
+def same_results(one: JobResult, other: JobResult) -> bool:
+    """Return whether two computations of a batch gave the same rows, bit by bit, and failures."""
+    return (
+        one.rows.schema.equals(other.rows.schema)
+        and one.truncate == other.truncate
+        and [(each.reference, each.code) for each in one.failures]
+        == [(each.reference, each.code) for each in other.failures]
+        and all(
+            _same(mine.combine_chunks(), theirs.combine_chunks())
+            for mine, theirs in zip(one.rows.columns, other.rows.columns, strict=True)
+        )
+    )
+
+
+def _same(one: pa.Array, other: pa.Array) -> bool:
+    """Compare two columns of one type; NaN equals NaN, and 0.0 differs from -0.0."""
+    if len(one) != len(other) or not one.is_null().equals(other.is_null()):
+        return False
+    type = one.type
+    if pa.types.is_struct(type):
+        return all(map(_same, one.flatten(), other.flatten()))
+    if pa.types.is_map(type):
+        one, other = (_as_lists(each) for each in (one, other))
+        type = one.type
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        lengths = (pc.list_value_length(each) for each in (one, other))
+        return next(lengths).equals(next(lengths)) and _same(one.flatten(), other.flatten())
+    if pa.types.is_floating(type):
+        bits = pa.int32() if type.bit_width == 32 else pa.int64()
+        # The sign and the payload of a NaN depend on how Java compiled the expression.
+        one, other = (
+            pc.if_else(pc.is_nan(each), pa.scalar(float("nan"), type), each).drop_null().view(bits)
+            for each in (one, other)
+        )
+    return bool(one.equals(other))
+
+
+def _as_lists(maps: pa.MapArray) -> pa.ListArray:
+    """Return maps as lists of their entries."""
+    entry = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
+    return maps.cast(pa.list_(entry))
 
 
 def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -6,6 +6,10 @@ transformed on the executors, collected as Arrow and sorted on the driver, or pa
 function as a DataFrame. Rows that cannot be computed are found and left out, and the job runs again
 without them (S2).
 
+A small batch whose plan is only filters and projections is computed directly instead, by the same
+expressions and without a job (`spark_session.direct`). One of these batches in a thousand is
+computed by a job as well, once its rows are visible, and the two results are compared.
+
 A baseline can be copied by Spark tasks. Each task reads a part of the table on its own connection
 and writes segments; the driver gets only a receipt for each (S4). Rows pass neither through the JVM
 nor through the driver. Headrace must be installed on the executors for this, on one machine as on a
@@ -20,12 +24,13 @@ out.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -38,6 +43,7 @@ from headrace.errors import (
     FunctionFailed,
     HeadraceError,
     JobFailed,
+    ResultsDiffer,
     RowFailed,
     RowsRefused,
     SparkGone,
@@ -62,8 +68,10 @@ from headrace.pipeline.result import (
     RowReference,
     aligned,
     arranged,
+    same_results,
     shaped,
 )
+from headrace.spark_session.direct import Evaluator
 from headrace.spark_session.errors import running
 from headrace.spark_session.session import Spark, SparkInfo
 
@@ -86,12 +94,25 @@ BASELINE_ROWS = 1_000_000
 """Approximate number of rows of a baseline in one job; limits the memory of the driver."""
 
 
+SMALL_BATCHES = ("direct", "job")
+SmallBatches: TypeAlias = Literal["direct", "job"]
+"""How small batches are computed: directly if their plan allows that, or always by a job."""
+
+DIRECT_ROWS = 5_000
+DIRECT_BYTES = 1 << 20
+"""The largest batch that is computed directly; a job can use all cores for a larger one."""
+
+CHECK_EVERY = 1_000
+"""One direct batch in so many is computed by a job as well."""
+
+
 class SparkRunner:
     """
     The `Runner` of an engine; may be used from any thread.
 
     `scratch` is a separate folder for copies of segments, and is emptied here; by default they
-    go to a temporary folder. If Spark died, `revive` uses the Spark that `renew` returns.
+    go to a temporary folder. If Spark died, `revive` uses the Spark that `renew` returns. Results
+    that differ, see `CHECK_EVERY`, are kept in the folder `differences`.
     """
 
     def __init__(
@@ -100,8 +121,12 @@ class SparkRunner:
         *,
         scratch: Workspace | None = None,
         renew: Callable[[], Spark] | None = None,
+        small_batches: SmallBatches = "direct",
+        differences: Workspace | None = None,
     ) -> None:
         self.scratch = Scratch(scratch)
+        self.small_batches = small_batches
+        self.differences = differences
         self._spark = spark
         self._renew = renew
         self._lock = threading.Lock()
@@ -220,9 +245,44 @@ class SparkPipeline:
         self._plans: dict[tuple[TableSchema, TableSchema], PipelinePlan] = {}
         """Plans on that Spark, by the schema of the table and the schema of the segments."""
         self._last: _Last | None = None
+        self._direct_count = 0
 
     def rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> JobResult:
-        with self._batch(parts, facts) as work:
+        small = facts.rows <= DIRECT_ROWS and sum(map(_size, parts)) <= DIRECT_BYTES
+        direct = small and self._runner.small_batches == "direct"
+        result = self._rows(parts, facts, direct=direct)
+        if not result.direct:
+            return result
+        self._direct_count += 1
+        if self._direct_count % CHECK_EVERY:
+            return result
+        return replace(result, check=partial(self._check, parts, facts, result))
+
+    def _check(self, parts: Sequence[SegmentGroup], facts: BatchFacts, result: JobResult) -> None:
+        """Compute a direct batch by a job as well; keep both results and raise if they differ."""
+        last = self._last
+        again = self._rows(parts, facts, direct=False)
+        self._last = last
+        if same_results(result, again):
+            return
+        folder = self._runner.differences or self._runner.scratch.folder.within("differences")
+        stem = f"{re.sub(r'[^A-Za-z0-9.-]', '-', self.name)}-{facts.first}"
+        for way, rows in (("direct", result.rows), ("job", again.rows)):
+            folder.write(f"{stem}-{way}.parquet", rows)
+        raise ResultsDiffer(
+            "A batch has another result with a Spark job than without",
+            pipeline=self.name,
+            first=facts.first,
+            last=facts.last,
+            direct_rows=result.rows.num_rows,
+            job_rows=again.rows.num_rows,
+            direct_failures=len(result.failures),
+            job_failures=len(again.failures),
+            folder=folder.location,
+        )
+
+    def _rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts, *, direct: bool) -> JobResult:
+        with self._batch(parts, facts, direct=direct) as work:
             tables = work.collect(facts.without)
             took, output = work.ms, work.outputs[-1]
             pairs = zip(tables, work.outputs, strict=True)
@@ -230,7 +290,8 @@ class SparkPipeline:
                 [aligned(*pair, output) for pair in pairs], output, every_change=facts.every_change
             )
             work.rows_out = ordered.num_rows
-        return JobResult(ordered, truncate, took, facts.rows, work.failures)
+        direct = work.job.evaluator is not None
+        return JobResult(ordered, truncate, took, facts.rows, work.failures, direct)
 
     def output(self, schema: TableSchema) -> TableSchema:
         with self._runner.living(self.name) as spark:
@@ -311,12 +372,15 @@ class SparkPipeline:
         return () if before is None else before.failures
 
     def cancel(self) -> None:
+        for plan in list(self._plans.values()):
+            plan.cancel()
         spark = self._runner.spark
         if spark.alive:
             spark.cancel(self._tag)
 
     def close(self) -> None:
-        self._plans, self._last = {}, None
+        self._drop_plans()
+        self._last = None
         self._runner.release(self._tag)
 
     def explain(self) -> Explanation:
@@ -326,9 +390,14 @@ class SparkPipeline:
             jobs, tasks, _ = spark.counted(self._tag)
             # A frame of a Spark that died cannot be explained.
             there = last is not None and last.spark is spark
-            plan = spark.explain(last.frame) if last and there and last.frame else ""
+            plan = ""
+            if last and there and last.evaluator is not None:
+                plan = last.evaluator.plan
+            elif last and there and last.frame:
+                plan = spark.explain(last.frame)
         return Explanation(
             pipeline=self.name,
+            way="direct" if last is not None and last.evaluator is not None else "job",
             plan=plan,
             jobs=jobs,
             tasks=tasks,
@@ -341,7 +410,9 @@ class SparkPipeline:
     # --- a batch, and the pieces of a baseline ------------------------------------------------
 
     @contextlib.contextmanager
-    def _batch(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> Iterator[_Work]:
+    def _batch(
+        self, parts: Sequence[SegmentGroup], facts: BatchFacts, *, direct: bool = False
+    ) -> Iterator[_Work]:
         if not parts:
             raise JobFailed("The batch has no segments")
         job_facts = {"pipeline": self.name, "first": facts.first, "last": facts.last}
@@ -350,7 +421,7 @@ class SparkPipeline:
             for part in parts:
                 plan = self._plan(spark, part.now, part.schema)
                 pieces.append(JobInput(part.schema, plan, tuple(part.paths), _shape(plan, facts)))
-            job = Job(spark, self._scratch, pieces, facts.rows, job_facts)
+            job = Job(spark, self._scratch, pieces, facts.rows, job_facts, direct=direct)
             work = _Work(job, [piece.plan.output for piece in pieces], self._pipeline, job_facts)
             if facts.marked or any(part.marked for part in parts):
                 marked = job.outside_type()
@@ -400,7 +471,8 @@ class SparkPipeline:
         """
         if spark is not self._spark:
             # The plans were in a JVM that died.
-            self._spark, self._plans = spark, {}
+            self._drop_plans()
+            self._spark = spark
         key = (schema, written or schema)
         if key not in self._plans:
             first = self._first = self._first or spark
@@ -416,8 +488,14 @@ class SparkPipeline:
                 raise _died_with_it("a DataFrame in its frame function", self.name) from None
         return self._plans[key]
 
+    def _drop_plans(self) -> None:
+        for plan in self._plans.values():
+            plan.close()
+        self._plans = {}
+
     def _remember(self, spark: Spark, work: _Work, rows: int, size: int) -> None:
-        self._last = _Last(spark, work.job.frame, work.ms, rows, work.rows_out, size)
+        job = work.job
+        self._last = _Last(spark, job.frame, work.ms, rows, work.rows_out, size, job.evaluator)
 
 
 @dataclass(slots=True)
@@ -503,6 +581,8 @@ class _Last:
     rows_in: int
     rows_out: int | None
     bytes_in: int
+    evaluator: Evaluator | None
+    """What computed it without a job; None if a job did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,15 +664,21 @@ class Explanation:
     """The last batch of a pipeline: rows in and out, the time it took, and its plan."""
 
     pipeline: str
+    way: str
+    """`direct` if the last batch was computed without a Spark job, `job` otherwise."""
+
     plan: str
-    """Spark's physical plan, formatted. Has names and literals of the pipeline, but no rows."""
+    """
+    Spark's physical plan, formatted; for a direct batch, the optimised plan. Has names and literals
+    of the pipeline, but no rows.
+    """
 
     jobs: int
     """Number of Spark jobs of this pipeline, among the last 200 that Spark remembers."""
 
     tasks: int
     last_job_ms: float
-    """Duration of the last batch, from its first job to its rows."""
+    """Duration of the last batch, until its rows were computed."""
 
     rows_in: int
     rows_out: int | None
@@ -606,12 +692,16 @@ class Explanation:
             [
                 f"Pipeline {self.pipeline}",
                 f"  last batch   {self.rows_in:,} rows in{out}, {_sized(self.bytes_in)} read,"
-                f" {self.last_job_ms:,.0f} ms",
+                f" {self.last_job_ms:,.1f} ms",
+                f"  computed     {_WAYS[self.way]}",
                 f"  remembered   {self.jobs:,} jobs, {self.tasks:,} tasks",
                 "",
                 self.plan.strip() or "No batch has been computed yet.",
             ]
         )
+
+
+_WAYS = {"direct": "directly, without a Spark job", "job": "by a Spark job"}
 
 
 def _sized(count: int) -> str:

@@ -59,6 +59,7 @@ from headrace.deadletters.letter import NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore
 from headrace.errors import (
     BadTransform,
+    EvaluationTimeout,
     NotRunning,
     RefusedRow,
     RowRefused,
@@ -118,6 +119,9 @@ class ComputedRows:
     staged: object = None
     """What the target made of the rows on the executors; `rows` is empty then."""
 
+    check: Callable[[], None] | None = None
+    """As in `JobResult`."""
+
 
 def target_batch(
     batch_id: str,
@@ -154,6 +158,10 @@ class TableJobs:
     ) -> None:
         self.count = 0
         """Jobs that were run."""
+        self.direct = 0
+        """Batches that were computed without a job."""
+        self.abandoned = 0
+        """Direct batches that were given up because a row took too long."""
         self._log = log
         self._prepared = prepared
         self._every_change = every_change
@@ -186,8 +194,15 @@ class TableJobs:
             if part is not None and len(left_out) >= facts.rows:
                 return ComputedRows(member.nothing, None, dead_letters)
             facts = replace(facts, without=left_out)
-        result = self._prepared.rows(parts, facts)
-        self.count += 1
+        try:
+            result = self._prepared.rows(parts, facts)
+        except EvaluationTimeout:
+            self.abandoned += 1
+            raise
+        if result.direct:
+            self.direct += 1
+        else:
+            self.count += 1
         if batch.first <= since:
             result = _beyond(result, (since.commit, since.ordinal))
         rows = result.rows
@@ -195,7 +210,9 @@ class TableJobs:
             segments = segments or self.segments(batch, files, window, part)
             parked = parked_in(segments, held, result.failures, self._log.lineage or "")
             rows, dead_letters = without(rows, parked.references), parked.dead_letters
-        return ComputedRows(rows, result.truncate, dead_letters, len(result.failures))
+        return ComputedRows(
+            rows, result.truncate, dead_letters, len(result.failures), check=result.check
+        )
 
     def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
         """Yield the rows of a baseline; failures refer to (file, row) of the whole baseline."""
@@ -397,6 +414,7 @@ class Delivery:
         """The position that a durable target may have: a write without an answer may be done."""
         self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
+        self._checks: list[Callable[[], None]] = []
         self._intent: Intent | None = None
         self._dead_letters: DeadLetterStore | None = None
         self._giving: FrameDelivery | None = None
@@ -415,6 +433,16 @@ class Delivery:
     def jobs(self) -> int:
         """How many jobs were run."""
         return self._jobs.count
+
+    @property
+    def direct(self) -> int:
+        """How many batches of a table were computed without a job."""
+        return self._jobs.direct
+
+    @property
+    def abandoned(self) -> int:
+        """How many direct batches were given up because a row took too long."""
+        return self._jobs.abandoned
 
     # -- changes ----------------------------------------------------------------------
 
@@ -458,6 +486,7 @@ class Delivery:
             context.check() if self._target.traits.durable else context.check_run()
             upto = self._offer(taking, batch, computed, self._target.write)
             reach(TARGET_WRITTEN)
+            self._checks = [each.check for each in computed.values() if each.check is not None]
         if self.intends:
             reach(EFFECT_DONE)
             self._intent = None
@@ -478,6 +507,15 @@ class Delivery:
     ) -> Received:
         tables = [(member.table, batch.files_of(member.table)) for member in taking]
         return self.report.received(tables, batch.first, batch.last, catching_up=catching_up)
+
+    def check(self) -> None:
+        """
+        Compute direct batches by a job as well, if that is due; raise `ResultsDiffer`.
+
+        Called once readers see the rows and the progress is stored, so that nobody waits for it.
+        """
+        while self._checks:
+            self._checks.pop()()
 
     def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
         """Return one table's share of a batch, computed or staged."""

@@ -218,6 +218,8 @@ class PipelineInfo:
 
     batches: int
     jobs: int
+    """Batches of a table, and pieces of baselines, that were computed by Spark jobs."""
+
     position: Position
     lag_seconds: float | None
     """
@@ -251,6 +253,7 @@ class PipelineInfo:
 
     releases: int = 0
     """How often it was released from its source since the engine started."""
+
     counts: OperationCounts = NOTHING_COUNTED
     """What was delivered, of all tables, by operation; kept over restarts."""
 
@@ -268,6 +271,12 @@ class PipelineInfo:
 
     times: PipelineTimes | None = None
     """None only where an info was made by hand."""
+
+    direct: int = 0
+    """Batches of a table that were computed without a Spark job; `jobs` counts the others."""
+
+    abandoned: int = 0
+    """Direct batches that were given up because a row took too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,7 @@ class PipelineRun:
             for member in taking:
                 member.reached = batch.last  # R34: no changes of these tables: no job and no write
         self._store_progress(always=self._durable and bool(batch.files))
+        self.delivery.check()
         return True
 
     def _store_progress(self, *, always: bool = False) -> None:

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from headrace.errors import NotRunning
 from headrace.observe.logs import logger
@@ -39,11 +40,13 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Options of a Spark session that we start."""
+    """Options of a Spark session that we start, and of what runs in it."""
 
     conf: Mapping[str, str]
     ui: bool
     events: bool
+    small_batches: Literal["direct", "job"] = "direct"
+    """As in `headrace.pipeline.runner`; also for a session of the user."""
 
 
 def spark_runner(
@@ -56,16 +59,21 @@ def spark_runner(
     from headrace.spark_session.cluster_probe import probed
     from headrace.spark_session.session import Spark, start_session
 
-    scratch = Workspace(files.path("scratch"))
+    made = partial(
+        SparkRunner,
+        scratch=Workspace(files.path("scratch")),
+        small_batches=options.small_batches,
+        differences=Workspace(files.path("differences")),
+    )
     if session is not None:
-        return SparkRunner(probed(Spark.bring(session), files), scratch=scratch)
+        return made(probed(Spark.bring(session), files))
 
     def start() -> Spark:
         # After a restart there may be other executors.
         started = start_session(data, conf=options.conf, ui=options.ui, events=options.events)
         return probed(started, files)
 
-    return SparkRunner(start(), scratch=scratch, renew=start)
+    return made(start(), renew=start)
 
 
 def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: Files) -> SparkOptions:

@@ -91,6 +91,7 @@ class ConnectSpark(Spark):
         self.small = self._with(session_settings(SMALL))
         self.bulk = self._with(session_settings(BULK))
         self.last_job_ms = 0.0
+        self.direct = None
         self._open = Tags()
         self._here = threading.local()
         self._jobs: Counter[str] = Counter()

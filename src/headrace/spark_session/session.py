@@ -6,7 +6,7 @@ passed. In both cases pipelines run in two more sessions of the same application
 for small batches and one for bulk. So a user's settings stay as they are (S7), and no thread
 changes a setting while another one plans.
 
-Only this module and `jvm` use what classic Spark does not share with Spark Connect.
+Only this module, `direct` and `jvm` use what classic Spark does not share with Spark Connect.
 
 Work is cancelled by tag, also work that has not begun. Spark only ends the jobs that run under a
 tag at that moment: a job that is still being planned, or the next one of the same block, would
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SparkFailed
 from headrace.extras import require
 from headrace.spark_session import jvm
+from headrace.spark_session.direct import DirectPlans
 from headrace.spark_session.jvm import hush
 from headrace.spark_session.settings import BULK, SMALL, session_settings
 
@@ -142,6 +143,8 @@ class Spark:
         self.small = _new_session(session, session_settings(SMALL))
         self.bulk = _new_session(session, session_settings(BULK))
         self.last_job_ms = 0.0
+        self.direct: DirectPlans | None = DirectPlans(session, self.small)
+        """Computes small batches without jobs; None if this Spark cannot."""
         self._open = Tags()
         self._last: DataFrame | None = None
         self._described: tuple[DataFrame | None, str] = (None, "")

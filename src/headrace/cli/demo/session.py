@@ -625,7 +625,11 @@ class DemoSession:
         if self._running.started and (self._spark is None or now >= self._spark_due):
             self._spark_due = now + SPARK_SECONDS
             if info := self._engine.spark_info():
-                self._spark = {**asdict(info), "last_job_ms": round(info.last_job_ms, 3)}
+                self._spark = {
+                    **asdict(info),
+                    "last_job_ms": round(info.last_job_ms, 3),
+                    "direct": sum(each.direct for each in self._engine.pipelines()),
+                }
         return self._spark
 
     def _held(self, count: int) -> list[dict[str, Any]]:
@@ -661,6 +665,7 @@ class DemoSession:
             "rows_in": last.rows_in,
             "rows_out": last.rows_out,
             "ms": round(last.last_job_ms, 3),
+            "way": last.way,
             "plan": self._spark["plan"] if self._spark else "",
             "whole": str(last) if self._settings.explain else None,
         }

@@ -87,7 +87,9 @@ def waiting_text(shown: Fields) -> str:
 def summary_lines(summary: Fields) -> list[str]:
     """Return the totals, the result of the comparison, and what to try next."""
     last, batch = summary["last"], summary["last_batch"]
-    jobs = f" by {last['spark']['jobs']:,} Spark jobs" if last["spark"] else ""
+    jobs = ""
+    if spark := last["spark"]:
+        jobs = f", {spark['direct']:,} direct batches, {spark['jobs']:,} Spark jobs"
     log = f"{last['flushes']:,} flushes, {size(last['log_bytes'])}"
     # Short lines, for a terminal of 60 columns.
     lines = [
@@ -109,7 +111,9 @@ def summary_lines(summary: Fields) -> list[str]:
         lines.append(f"lookup    {lookup_text(last['lookup'])}")
     if batch:
         out = "" if batch["rows_out"] is None else f", {batch['rows_out']:,} out"
-        lines.append(f"last job  {_count(batch['rows_in'], 'row')} in{out}, {millis(batch['ms'])}")
+        way = "directly" if batch["way"] == "direct" else "by a Spark job"
+        rows = f"{_count(batch['rows_in'], 'row')} in{out}"
+        lines.append(f"last      {rows}, {millis(batch['ms'])}, {way}")
         # Full names of operators, in the order in which rows pass them.
         lines += textwrap.wrap(f"plan      {batch['plan']}", 60, subsequent_indent=" " * 10)
     lines += [f"held      {dead_letter_text(dead_letter)}" for dead_letter in last["letters"]]
@@ -280,10 +284,10 @@ def _flow(shown: Fields) -> Iterator[Text]:
     else:
         # The URL first, so that it is not cut.
         pages = f"{spark['ui']}, " if spark["ui"] else ""
-        jobs = (
-            f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, last {millis(spark['last_job_ms'])}"
+        jobs = f"{spark['jobs']:,} jobs, last {millis(spark['last_job_ms'])}: {spark['plan']}"
+        yield _stage(
+            f"Spark {spark['version']}", f"{pages}{spark['direct']:,} direct batches, {jobs}"
         )
-        yield _stage(f"Spark {spark['version']}", f"{pages}{jobs}: {spark['plan']}")
     yield _stage("memory", f"{shown['applied']:,} applied at {shown['position']}")
     if lookup is not None:
         yield _stage("lookup", f"{lookup_text(lookup)}, found in {lookup['took_us']:,.0f} µs")

@@ -17,6 +17,9 @@ The transforms are analysed in order, each over the columns that are in scope af
 one. The result is the list of output columns, each with its origin.
 
 A plan exists in the JVM in which it was made; `runner` makes it again if that died.
+
+Long because the frame of a batch, the search for its failing rows and their direct evaluation are
+all of one plan.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ from headrace.pipeline.steps import (
     Transform,
     Where,
 )
+from headrace.spark_session.direct import Evaluator
 from headrace.spark_session.errors import analysing, running
 from headrace.spark_session.session import PreparedExpressions, Spark
 
@@ -361,6 +365,8 @@ class PipelinePlan:
         self.framed = self._scan.framed is not None
         """Whether it has a user's function of a DataFrame; then rows are `checked`."""
         self._recipes: dict[tuple[ChangeImages, int], Recipe] = {}
+        self._evaluators: dict[ChangeImages | None, Evaluator | None] = {}
+        """What computes small batches, by shape; under None, what finds their failing rows."""
         self.output = _output_schema(schema, self._scan.outputs)
         # Errors that only the whole plan shows are found here, not in the first batch.
         with analysing("The pipeline"):
@@ -445,12 +451,41 @@ class PipelinePlan:
             return None
         shape = ChangeImages.BASELINE if baseline else ChangeImages.MOVES
         frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
-        frame = self._upgraded(frame, shape)
-        for each in Stages(self._scan, shape, self._tried).bad():
-            assert not isinstance(each, FrameStep)
-            frame = self._spark.select(frame, self._spark.prepared(each))
-        chosen = ["_place"] if baseline else ["_commit", "_ordinal"]
-        return frame.where("bad is not null").select(*chosen, "bad")
+        return self._bad(frame, shape)
+
+    def evaluator(self, shape: ChangeImages) -> Evaluator | None:
+        """Return what computes small batches as `frame` would, without a job; None if jobs must."""
+        if self._spark.direct is None or self.framed or self.reports_failures:
+            return None
+        if self._needs_evaluator(shape):
+            schema = self._read_schema(shape)
+            source = self._spark.direct.source(schema)
+            frame = self._follow(self._upgraded(source, shape), *self._prepared(shape))
+            self._evaluators[shape] = self._spark.direct.evaluator(frame, schema)
+        return self._evaluators[shape]
+
+    def probe_evaluator(self) -> Evaluator | None:
+        """Return what computes small batches as `probe` would; None as for `evaluator`."""
+        if self._spark.direct is None or self.framed or self.reports_failures:
+            return None
+        if self._needs_evaluator(None):
+            schema = self._read_schema(ChangeImages.MOVES, all_columns=True)
+            frame = self._bad(self._spark.direct.source(schema), ChangeImages.MOVES)
+            self._evaluators[None] = self._spark.direct.evaluator(frame, schema)
+        return self._evaluators[None]
+
+    def cancel(self) -> None:
+        """End a direct call that is waited for; from any thread."""
+        for evaluator in list(self._evaluators.values()):
+            if evaluator is not None:
+                evaluator.cancel()
+
+    def close(self) -> None:
+        """Release the evaluators."""
+        for evaluator in self._evaluators.values():
+            if evaluator is not None:
+                evaluator.close()
+        self._evaluators.clear()
 
     def conditions(
         self, session: SparkSession, paths: Sequence[str], shape: ChangeImages
@@ -473,6 +508,21 @@ class PipelinePlan:
             except RowFailed as error:
                 found[reference] = str(error.facts["condition"])
         return found
+
+    def _needs_evaluator(self, shape: ChangeImages | None) -> bool:
+        if shape not in self._evaluators:
+            return True
+        found = self._evaluators[shape]
+        return found is not None and not found.usable
+
+    def _bad(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
+        """Return the search for rows that raise, over segments; see `probe`."""
+        frame = self._upgraded(frame, shape)
+        for each in Stages(self._scan, shape, self._tried).bad():
+            assert not isinstance(each, FrameStep)
+            frame = self._spark.select(frame, self._spark.prepared(each))
+        chosen = ["_place"] if shape is ChangeImages.BASELINE else ["_commit", "_ordinal"]
+        return frame.where("bad is not null").select(*chosen, "bad")
 
     def _tried(self, column: SparkColumn) -> SparkColumn:
         tried = self._spark.tried(column)

@@ -64,6 +64,9 @@ INDEXES = [
     "create unique index i{} on t (w % 5, u /* , ( */) where u <> 'x)' and w is not null",
     "create unique index i{} on t (coalesce(w, 0) + 1 desc, length(u)) where t.w > 2",
     "create unique index i{} on t (g)",
+    "create unique index i{} on t (u) where w > '3'",
+    "create unique index i{} on t (w) where v = '5' or v < 'X'",
+    "create unique index i{} on t (case when w in ('1', '2') then lower(u) when v = '1' then w end)",
     "create index i{} on t (v)",
 ]
 
@@ -102,6 +105,7 @@ class Schema:
                 "g as (coalesce(w, 0) % 6) virtual",
                 "g as (u || w) stored",
                 "g text as (upper(u))",
+                "g as (case when w between '2' and '5' then w else u end)",
             ]
         )
         parts = [

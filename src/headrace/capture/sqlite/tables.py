@@ -405,7 +405,7 @@ class _UniqueIndex:
         """Return when a row of the table collides with NEW."""
         # Names in an expression mean columns of the table; in the subquery they mean those of NEW.
         # So the text of the expression need not be changed.
-        new, scope = _values_of_new(table)
+        new, scope = _values_of_new(table, [text for _, text, _ in self.terms])
         same = []
         for column, text, collation in self.terms:
             if column is not None:
@@ -413,19 +413,27 @@ class _UniqueIndex:
             else:
                 same.append(f"({text}) collate {quoted(collation)} = (select {text} {scope})")
         if self.where:
-            same += [f"({self.where})", f"(select {self.where} {scope})"]
+            # Whether NEW itself is in the index is not asked: it only saves a look at the row.
+            same.append(f"({self.where})")
         columns = [column for column, _, _ in self.terms if column is not None]
         known = len(columns) == len(self.terms) and not self.where
         return Collision(" and ".join(same), tuple(columns) if known else ())
 
 
-def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
+_COMPARISONS = frozenset("<>=!") | {"IN", "IS", "ISNULL", "NOTNULL", "NOT", "BETWEEN", "CASE"}
+
+
+def _values_of_new(table: SourceTable, texts: Sequence[str]) -> tuple[dict[str, str], str]:
     """
     Return the values that NEW will have, and a FROM clause with them as columns, as SQL text.
 
     In a BEFORE trigger, columns that are NOT NULL may have a null, which REPLACE will make the
-    default, and generated columns may not be computed.
+    default, and generated columns may not be computed. Unlike a column, NEW has no affinity: with
+    `n int`, n = '5' is true of a 5, and NEW.n = '5' is not. So if `texts` compare anything, the
+    columns of the FROM clause get the affinities of the table's columns.
     """
+    everything = [*texts, *(column.expression for column in table.columns if column.generated)]
+    compares = any(word.upper() in _COMPARISONS for text in everything for word, _ in _tokens(text))
     new = {}
     generated = []
     for column in table.columns:
@@ -439,6 +447,9 @@ def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
 
     def scope() -> str:
         fields = ", ".join(f"{value} as {quoted(name)}" for name, value in new.items())
+        if compares:
+            columns = ", ".join(f"{quoted(name)} as {quoted(name)}" for name in new)
+            fields = f"{columns} from {quoted(table.name)} where 0 union all select {fields}"
         return f"from (select {fields}) as {quoted(table.name)}"
 
     # One may depend on another one, in any order.

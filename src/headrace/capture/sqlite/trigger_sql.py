@@ -10,7 +10,8 @@ logs those that are gone as deleted, before the row itself. The stash is touched
 collide. Some of these stay, because the statement did nothing (IGNORE), updated the other row
 (UPSERT) or failed for this row: these are left in the stash, and removed with the next row that
 is written. If the writer has `recursive_triggers` on, the delete trigger runs for the removed rows;
-it removes them from the stash, so that they are logged once.
+it removes them from the stash, so that they are logged once. The triggers for this do not run for
+an update that sets no column of such an index, which is the usual one.
 
 In a *tangled* table, a change of one row may lead to changes of others before it is finished. So a
 row that is stashed may change, which the triggers follow. While an update moves it, it is not gone.
@@ -111,8 +112,11 @@ class _Texts:
             if table.rowid is not None and table.rowid not in self._columns:
                 rowid = quoted(table.rowid)
                 changed.append(f"OLD.{rowid} is not NEW.{rowid}")
-            same = f"delete from {self._stash} where {self._mine} and {self._is('OLD')}"
-            delete.insert(0, f"{same} and {self._image('OLD')}" if tangled else same)
+            kept = f"{self._mine} and {self._is('OLD')}"
+            if tangled:
+                kept += f" and {self._image('OLD')}"
+            else:
+                delete.insert(0, f"delete from {self._stash} where {kept}")
             gone = f"not {self._exists()}"
             if tangled:
                 placed = f"({self._is('NEW')} or {gone})"
@@ -124,19 +128,38 @@ class _Texts:
                 delete += self._log_removed(f"{self._stash}.moves is null and {gone}")
             else:
                 insert[:0] = self._log_removed(gone)[:1]
-                update[:0] = self._log_removed(gone)[:1]
             triggers = [
                 ("before insert", self._collides(None), self._fill(None)),
-                ("before update", self._collides("OLD"), self._fill("OLD")),
+                (
+                    f"before update{self._colliding_columns}",
+                    self._collides("OLD"),
+                    self._fill("OLD"),
+                ),
             ]
+            if tangled:
+                # Before the row is deleted: what its foreign keys lead to must not log it, too.
+                stashed = f"exists (select 1 from {self._stash} where {kept})"
+                triggers.append(
+                    ("before delete", stashed, [f"delete from {self._stash} where {kept}"])
+                )
         triggers += [
             ("after insert", "", insert),
             ("after update", either(changed), update),
             ("after delete", "", delete),
         ]
-        made = {}
+        if table.collisions and not tangled:
+            # The newer one of two triggers for an event runs first: removed rows are logged first.
+            stashed = f"exists (select 1 from {self._stash} where {self._mine})"
+            removed = self._log_removed(gone)[:1]
+            triggers.append((f"after update{self._colliding_columns}", stashed, removed))
+        made: dict[str, str] = {}
         for when, condition, body in triggers:
-            name = self._names.trigger(self._plan, when.replace("after ", "").replace(" ", "_"))
+            timing, event = when.split()[:2]
+            name = self._names.trigger(
+                self._plan, event if timing == "after" else f"before_{event}"
+            )
+            if name in made:
+                name = self._names.trigger(self._plan, f"replaced_{event}")
             guard = f" when {condition}" if condition else ""
             steps = "; ".join(body)
             made[name] = (
@@ -144,6 +167,21 @@ class _Texts:
                 f"begin /* 2 */ {steps}; end"
             )
         return made
+
+    @property
+    def _colliding_columns(self) -> str:
+        """
+        Return which columns an update has to set so that REPLACE can remove a row, as SQL text.
+
+        Then other updates do not run the trigger at all. It is empty, which is any column, unless
+        all of these columns are known by name, and can be set by no other name.
+        """
+        table = self._table
+        settable = {column.name for column in table.columns if not column.generated}
+        settable.discard(table.rowid or "")
+        names = dict.fromkeys(name for each in table.collisions for name in each.columns)
+        known = all(each.columns for each in table.collisions) and settable.issuperset(names)
+        return f" of {column_list(list(names))}" if known and not table.tangled else ""
 
     # -- the log ------------------------------------------------------------------------------
 

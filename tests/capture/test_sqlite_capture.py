@@ -250,6 +250,7 @@ def test_pruning_goes_in_small_steps_and_gives_way(
     monkeypatch.setattr(triggers, "REST_SECONDS", 0)
     monkeypatch.setattr(triggers, "HELD_SECONDS", 60)
     monkeypatch.setattr(triggers, "STEP_ROWS", 10)
+    monkeypatch.setattr(triggers, "MOST_STEP_ROWS", 10)
     monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_SECONDS", 10 * patience())
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import Capture, Record, alter
+from headrace.capture.sqlite import Capture, Record, alter, triggers
+from headrace.capture.sqlite.capture_log import CaptureLog
+from headrace.capture.sqlite.database import CapturePosition, opened, reading
 from headrace.capture.sqlite.tables import inspect
 from headrace.errors import SourceRefused, TableRefused
 from tests.capture.current_writer import Statement
@@ -150,6 +152,99 @@ def test_a_row_that_replace_removes_by_another_key_is_deleted(
         ("DELETE", {"id": 1, "email": "a"}, None),
         ("UPDATE", {"id": 3, "email": "b"}, {"id": 3, "email": "a"}),
     ]
+
+
+@pytest.mark.parametrize("recursive", ["on", "off"])
+def test_a_row_that_replace_removes_is_deleted_once_although_its_foreign_keys_delete_others(
+    path: Path, app: sqlite3.Connection, recursive: str
+) -> None:
+    captured(
+        path,
+        app,
+        "create table t (id integer primary key, u text unique,"
+        " up int references t on delete cascade)",
+    )
+    app.execute("pragma foreign_keys = on")
+    app.execute(f"pragma recursive_triggers = {recursive}")
+    app.execute("insert into t values (1, 'a', null), (2, 'b', 1), (3, 'c', 2)")
+    app.execute("insert or replace into t values (4, 'a', null)")
+    # Not by a reader: if all of it happens in one millisecond, it returns fewer changes.
+    found = app.execute("select b0 from __headrace_log where op = 2").fetchall()
+    assert sorted(found) == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "(u) where n = '1'",
+        "(case n when '1' then u end)",
+        "(g)",
+        "(u, g) where g > '0'",
+    ],
+)
+def test_an_index_that_compares_a_number_with_text_is_understood_as_sqlite_does(
+    path: Path, app: sqlite3.Connection, write: Write, index: str
+) -> None:
+    captured(
+        path,
+        app,
+        "create table t (id integer primary key, u text, n int,"
+        " g as (case when n in ('1') then u end))",
+        f"create unique index i on t {index}",
+    )
+    write(
+        [
+            ("insert into t (id, u, n) values (1, 'a', 1), (2, 'b', 1)", ()),
+            ("insert or replace into t (id, u, n) values (3, 'a', 1)", ()),
+            ("update or replace t set u = 'b' where id = 3", ()),
+        ]
+    )
+    assert app.execute("select id, u from t").fetchall() == [(3, "b")]
+    found = [
+        (each.operation, (each.before or each.after or {})["id"]) for each in logged(path, app)
+    ]
+    assert found[2:] == [("DELETE", 1), ("INSERT", 3), ("DELETE", 2), ("UPDATE", 3)]
+
+
+def test_an_update_that_foreign_keys_overtake_has_its_table_copied_again(
+    path: Path, app: sqlite3.Connection
+) -> None:
+    captured(
+        path,
+        app,
+        "create table t (k text primary key, u text unique,"
+        " up text references t on delete set null on update set null)",
+    )
+    app.execute("pragma foreign_keys = on")
+    app.execute("insert into t values ('a', 'x', null), ('b', 'y', 'a')")
+    # It removes `a`, which changes `up` of `b`, and then writes `b` as it was before that.
+    app.execute("update or replace t set rowid = 1 where k = 'b'")
+    assert app.execute("select * from t").fetchall() == [("b", "y", "a")]
+    with opened(str(path)) as database, reading(database):
+        start = CapturePosition(str(triggers.capture_id(database)), 3)
+        log = CaptureLog(database, start)
+        log.read(100, 3, triggers.plans(database))
+        assert log.unclear == {1}
+
+
+@pytest.mark.parametrize(
+    ("columns", "index", "update", "runs"),
+    [
+        ("id integer primary key, u text, n int", "(u)", "n = 2", False),
+        ("id integer primary key, u text, n int", "(u)", "u = 'b'", True),
+        ("k text primary key, u text, n int", "(u)", "n = 2", True),  # REPLACE by the rowid
+        ("id integer primary key, u text, n int", "(u) where n > 1", "n = 2", True),
+        ("id integer primary key, u text, n int, g as (n % 5)", "(g)", "n = 2", True),
+    ],
+)
+def test_an_update_that_sets_no_column_of_a_unique_index_runs_one_trigger(
+    path: Path, app: sqlite3.Connection, columns: str, index: str, update: str, runs: bool
+) -> None:
+    captured(path, app, f"create table t ({columns})", f"create unique index i on t {index}")
+    app.execute("select * from t").fetchall()  # which reads the schema with the triggers
+    program = str(app.execute(f"explain update t set {update}").fetchall())
+    ran = [f"TRIGGER __headrace_1_{each}" in program for each in ("before_update", "update")]
+    assert ran == [runs, True]
 
 
 def test_a_table_with_one_key_has_three_triggers_and_no_table_more(

@@ -251,6 +251,7 @@ class _RowOrder:
         wrong = {key for key, own in steps.items() if not _in_order(own)}
         if not wrong:
             return None
+        self.unclear = any(_begins_twice(steps[key]) for key in wrong)
         moved = {step.row for key in wrong for step in steps[key]}
         kept = [step for key in wrong for step in self._put_in_order(steps[key])]
         kept += [
@@ -350,6 +351,23 @@ def _in_order(steps: Sequence[_Step]) -> bool:
     return images[0][0] != images[-1][1] and all(
         one[1] == next_[0] for one, next_ in pairwise(images)
     )
+
+
+def _begins_twice(steps: Sequence[_Step]) -> bool:
+    """
+    Whether a change begins with an image that another one has left, as far as the log shows.
+
+    If an UPDATE OR REPLACE removes a row, and foreign keys then change the row that is updated, the
+    image before the update is from before that. The images no longer show what came last.
+    """
+    left = set()
+    for step in steps:
+        before, after = _exactly(step.before), _exactly(step.after)
+        if before is not None and before in left:
+            return True
+        left.add(before)
+        left.discard(after)
+    return False
 
 
 def _one_for_each_row(steps: Sequence[_Step]) -> dict[int, _Step] | None:

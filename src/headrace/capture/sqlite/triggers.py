@@ -34,8 +34,8 @@ is another one. A copy that is written over the same file has the same inode, an
 `CursorPruner` removes what all readers have read. Each reader keeps its cursor in the database.
 Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
 moments when the write lock is free: the application must not notice (R42). A step is limited by
-rows and by time, because large rows take longer. Pruning must not disturb the reader either, so if
-the lock is taken, or on any other error, it is retried later.
+time, and by how many rows earlier steps could remove in that time. Pruning must not disturb the
+reader either, so if the lock is taken, or on any other error, it is retried later.
 
 SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
 log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
@@ -51,7 +51,8 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -117,12 +118,15 @@ def _identity(database: sqlite3.Connection) -> str | None:
 
 # --- pruning --------------------------------------------------------------------------------------
 
-STEP_ROWS = 500
 HELD_SECONDS = 0.002
-"""The limits of one step, during which no other connection can write (R42)."""
+"""The limit of one step, during which no other connection can write (R42)."""
+
+STEP_ROWS = 500
+MOST_STEP_ROWS = 64 * STEP_ROWS
+"""How many rows the first step removes at most, and any step."""
 
 STEP_SECONDS = 0.05
-"""Pause between two steps while there is more to remove: at most 10,000 rows a second."""
+"""Pause between two steps while there is more to remove."""
 
 REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 30.0
@@ -138,6 +142,7 @@ class CursorPruner:
         self._names = names
         self._reader = reader
         self._capture = capture
+        self._removal = RowRemoval(database, names)
         self.allowed = 0
         """The last row that this reader no longer needs, since it was opened."""
 
@@ -171,17 +176,14 @@ class CursorPruner:
             self._database.execute(f"pragma busy_timeout = {int(patience)}")
 
     def _remove(self, allowed: int) -> bool:
-        with writing(self._database):
+        with self._removal.step():
             self._database.execute(
                 f"update {self._names.readers} set cursor = max(cursor, ?) "
                 "where name = ? and capture = ?",
                 (allowed, self._reader, self._capture),
             )
             lowest = lowest_cursor(self._database, self._capture, self._names)
-            if lowest is None:
-                return False
-            _, more = remove_rows(self._database, lowest, self._names)
-            return more
+            return lowest is not None and self._removal.remove(lowest)
 
 
 def lowest_cursor(
@@ -195,28 +197,56 @@ def lowest_cursor(
     return None if lowest is None else int(lowest)
 
 
-def remove_rows(
-    database: sqlite3.Connection, before: int, names: CaptureNames = OURS
-) -> tuple[int, bool]:
+class RowRemoval:
     """
-    Remove some rows before this one; return how many, and whether there are more.
+    Removes rows of the log in steps, during which nobody else can write.
 
-    This is one step, within a transaction of the caller. The newest row always stays.
+    A step ends after `HELD_SECONDS`. Only a statement that has begun cannot be ended, and its
+    commit takes some time as well. So a statement removes only as many rows as the step has time
+    for, by its own speed so far; and a step may remove twice as many as the last one if that took
+    at most half of the time, commit included, or fewer if it took too long.
     """
-    first, last = log_ends(database, names)
-    # Strictly below the cursor: the row at the cursor is checked later (R40).
-    end = min(before, last)
-    stop = min(end, first + STEP_ROWS)
-    until = time.monotonic() + HELD_SECONDS
-    removed, count = 0, 1
-    while first < stop:
-        # Twice as many each time: one may be large, and most are small.
-        first, count = min(stop, first + count), 2 * count
-        done = database.execute(f"delete from {names.log} where seq < ?", (first,))
-        removed += done.rowcount
-        if time.monotonic() >= until:
-            break
-    return removed, first < end
+
+    def __init__(self, database: sqlite3.Connection, names: CaptureNames = OURS) -> None:
+        self._database = database
+        self._names = names
+        self._most = STEP_ROWS
+        self._began = 0.0
+        self.removed = 0
+        """How many rows the last step has removed."""
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Run the block, which calls `remove`, in a transaction of its own."""
+        self.removed = 0
+        with writing(self._database):
+            self._began = time.monotonic()
+            yield
+        took = time.monotonic() - self._began
+        if took > HELD_SECONDS:
+            self._most = min(self._most, max(1, int(self.removed * HELD_SECONDS / took)))
+        elif took <= HELD_SECONDS / 2 and self.removed >= self._most:
+            self._most = min(2 * self._most, MOST_STEP_ROWS)
+
+    def remove(self, before: int) -> bool:
+        """Remove rows before this one; return whether there are more. The newest row stays."""
+        first, last = log_ends(self._database, self._names)
+        # Strictly below the cursor: the row at the cursor is checked later (R40).
+        end = min(before, last)
+        stop = min(end, first + self._most)
+        count = 1
+        while first < stop and count:
+            first = min(stop, first + count)
+            self.removed += self._database.execute(
+                f"delete from {self._names.log} where seq < ?", (first,)
+            ).rowcount
+            # Twice as many each time: one may be large, and most are small.
+            count *= 2
+            took = time.monotonic() - self._began
+            if took > 0:
+                fitting = self.removed * (HELD_SECONDS - took) / took
+                count = min(count, max(0, int(fitting)))
+        return first < end
 
 
 def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:

@@ -257,14 +257,15 @@ def advance_history(
 def remove_read(database: sqlite3.Connection, names: CaptureNames) -> int:
     """Remove all rows that no reader needs, in small steps; return how many."""
     capture = str(triggers.capture_id(database, names))
+    removal = triggers.RowRemoval(database, names)
     removed = 0
     while True:
-        with writing(database):
+        with removal.step():
             lowest = triggers.lowest_cursor(database, capture, names)
             # Without any reader only the newest row has to stay: numbers must not come again.
             _, last = triggers.log_ends(database, names)
-            count, more = triggers.remove_rows(database, last if lowest is None else lowest, names)
-            removed += count
+            more = removal.remove(last if lowest is None else lowest)
+        removed += removal.removed
         if not more:
             return removed
         time.sleep(triggers.STEP_SECONDS)

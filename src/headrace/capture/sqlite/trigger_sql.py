@@ -19,6 +19,9 @@ What is left over is recognised by its time, which is that of the statement. A r
 by one with the same key is logged as deleted, too, because these changes may have to be put in
 order (`capture_log`).
 
+If a table has a filter, rows for which it is not true are neither logged nor stashed. Then rows
+that are replaced by one with the same key are stashed as well: the new one may not be logged.
+
 An image has at most 1,996 columns. If two images do not fit into a row of the log, an update is two
 rows: the first one (`HALF`) has the row before, the second one the row after.
 """
@@ -35,6 +38,7 @@ from headrace.capture.sqlite.tables import (
     differs,
     either,
     every,
+    filter_text,
 )
 
 PAIRED = 998
@@ -107,6 +111,17 @@ class _Texts:
             else [self._log(HALF, old), self._log(UPDATE, new)]
         )
         changed = [differs(column) for column in table.columns if not column.generated]
+        is_old, is_new = "", ""
+        if table.where:
+            is_old, is_new = (filter_text(table, f"{row}.") for row in ("OLD", "NEW"))
+            # A row that enters the captured ones is inserted, and one that leaves them is deleted.
+            update = [
+                self._log_if(UPDATE, f"{old}, {new}", f"{is_old} and {is_new}", both=True),
+                self._log_if(INSERT, new, f"{is_new} and not {is_old}"),
+                self._log_if(DELETE, old, f"{is_old} and not {is_new}"),
+            ]
+            insert = [self._log_if(INSERT, new, is_new)]
+            delete = [self._log_if(DELETE, old, is_old)]
         triggers: list[tuple[str, str, Sequence[str]]] = []
         if table.collisions:
             if table.rowid is not None and table.rowid not in self._columns:
@@ -118,6 +133,9 @@ class _Texts:
             else:
                 delete.insert(0, f"delete from {self._stash} where {kept}")
             gone = f"not {self._exists()}"
+            if table.where:
+                # The new row with this key may not be logged.
+                gone = f"({self._is('NEW')} or {gone})"
             if tangled:
                 placed = f"({self._is('NEW')} or {gone})"
                 finished = f"{self._stash}.moves is null and {placed}"
@@ -144,7 +162,7 @@ class _Texts:
                 )
         triggers += [
             ("after insert", "", insert),
-            ("after update", either(changed), update),
+            ("after update", _both(either(changed), is_old and f"{is_old} or {is_new}"), update),
             ("after delete", "", delete),
         ]
         if table.collisions and not tangled:
@@ -187,6 +205,10 @@ class _Texts:
 
     def _log(self, op: int, values: str, *, both: bool = False) -> str:
         return f"insert into {self._into(op, both=both)} values ({self._facts(op)}, {values})"
+
+    def _log_if(self, op: int, values: str, condition: str, *, both: bool = False) -> str:
+        into = self._into(op, both=both)
+        return f"insert into {into} select {self._facts(op)}, {values} where {condition}"
 
     def _log_removed(self, condition: str) -> list[str]:
         """Return the statements that log rows of the stash as deleted, and remove them there."""
@@ -270,6 +292,8 @@ class _Texts:
                     f" and not exists (select 1 from {stash} where {self._mine}"
                     f" and {self._is(self._on)})"
                 )
+            if table.where:
+                where += f" and {filter_text(table, f'+{self._on}.')}"
             steps.append(
                 f"{into} select {self._plan}, {NOW}, {rowid}, {image} from {self._on} where {where}"
             )
@@ -324,3 +348,7 @@ class _Texts:
             if table.rowid not in table.key:
                 found.append(self._has_key(self._on))
         return f"exists (select 1 from {self._on} where {' and '.join(found)})"
+
+
+def _both(condition: str, other: str) -> str:
+    return f"({condition}) and ({other})" if other else condition

@@ -397,7 +397,7 @@ def amiss(
     graph = WriteGraph(database)
     return [
         table.name
-        for table in tables
+        for table in _filtered(database, tables, names)
         if not _matches(database, table, latest(every, table.name), found, graph, names)
     ]
 
@@ -426,6 +426,17 @@ def _matches(
         and not graph.overtaking(table.name, min(trigger.number for trigger in own))
         and (not table.by_rowid or _keeps_rowids(database, plan.id, names))
     )
+
+
+def _filtered(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> list[SourceTable]:
+    """Return the tables as they are captured: some with a filter."""
+    known = filters(database, names)
+    return [
+        inspect(database, table.name, known[table.name]) if table.name in known else table
+        for table in tables
+    ]
 
 
 def _is_plain(table: SourceTable, graph: WriteGraph) -> bool:
@@ -467,16 +478,21 @@ def changed(
 
 
 def install(
-    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    names: CaptureNames = OURS,
+    where: Mapping[str, str] | None = None,
 ) -> str:
     """
     Set up the capture of `tables`, in one transaction, and return the capture's uuid.
 
-    Does nothing, and takes no lock, if everything is set up already.
+    Does nothing, and takes no lock, if everything is set up already. `where` has the filters of
+    these tables; if it is None, they keep those that they have.
     """
     capture = capture_id(database, names)
     if (
         capture is not None
+        and (where is None or not _other_filters(database, tables, where, names))
         and not amiss(database, tables, names)
         and _sealed(database, names)
         and _noted_sealed(database, names)
@@ -486,7 +502,8 @@ def install(
     with writing(database):
         # Inspected again: another process may have set it up before we got the lock, and a
         # trigger that names a dropped column would make writes fail (R42).
-        return make(database, [inspect(database, table.name) for table in tables], names)
+        tables = [inspect(database, table.name) for table in tables]
+        return make(database, tables, names, where=where)
 
 
 def make(
@@ -494,6 +511,7 @@ def make(
     tables: Sequence[SourceTable],
     names: CaptureNames,
     *,
+    where: Mapping[str, str] | None = None,
     exact: Collection[str] = (),
     renamed: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
@@ -504,7 +522,16 @@ def make(
     the old names of columns, by table and new name.
     """
     upgraded = _upgradable(database, names)
+    if where is None:
+        tables = _filtered(database, tables, names)
+    else:
+        check_filters(database, _in_use(database, tables, names), where, names)
+        tables = [inspect(database, each.name, where.get(each.name, "")) for each in tables]
     capture = _make_tables(database, tables, names)
+    for table in tables:
+        _remove_filter(database, table.name, names)
+        if table.where:
+            put_fact(database, names, _FILTER + table.name, table.where)
     every = plans(database, names)
     for trigger in _triggers(database, names):
         if trigger.late:
@@ -517,6 +544,60 @@ def make(
         _capture_table(database, table, every, names, gap=table.name not in known, renamed=before)
     _seal(database, names)
     return capture
+
+
+_FILTER = "where/"
+
+
+def filters(database: sqlite3.Connection, names: CaptureNames) -> dict[str, str]:
+    """Return the conditions for rows that are captured, by table; only of tables that have one."""
+    return {table: str(where) for table, where in facts(database, names, _FILTER)}
+
+
+def check_filters(
+    database: sqlite3.Connection,
+    tables: Collection[str],
+    where: Mapping[str, str],
+    names: CaptureNames,
+) -> None:
+    """Raise `SourceRefused` if one of these tables is captured with another filter."""
+    known = filters(database, names)
+    for table in tables:
+        if known.get(table, "") != where.get(table, ""):
+            raise SourceRefused(
+                "The table is captured with another filter",
+                table=table,
+                log_table=names.log_table,
+                where=known.get(table, "none"),
+                remedy="Use the same filter (where=) for all readers of a log, or another log"
+                " table. To change the filter, remove the table first (teardown).",
+            )
+
+
+def _other_filters(
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    where: Mapping[str, str],
+    names: CaptureNames,
+) -> bool:
+    known = filters(database, names)
+    return any(known.get(table.name, "") != where.get(table.name, "") for table in tables)
+
+
+def _in_use(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> list[str]:
+    """Return the tables that are captured already, or have a reader."""
+    if not has_table(database, names.companion("readers")):
+        return []
+    rows = database.execute(f"select name from {names.readers}").fetchall()
+    read = {name.removeprefix(LIBRARY).partition("/")[2] for (name,) in rows}
+    on = {folded(trigger.on) for trigger in _triggers(database, names)}
+    return [each.name for each in tables if each.name in read or folded(each.name) in on]
+
+
+def _remove_filter(database: sqlite3.Connection, table: str, names: CaptureNames) -> None:
+    database.execute(f"delete from {names.meta} where name = ?", (_FILTER + table,))
 
 
 def _seal(database: sqlite3.Connection, names: CaptureNames) -> None:
@@ -760,6 +841,10 @@ def take_out(
     if tables is None or (not left and not _awaited(database, names)):
         for name in every_table(names):
             database.execute(f"drop table if exists {name}")
+    elif tables is not None:
+        for table in filters(database, names):
+            if not has_triggers(database, table, names):
+                _remove_filter(database, table, names)
 
 
 def has_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> bool:

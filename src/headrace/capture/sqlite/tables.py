@@ -438,7 +438,7 @@ def check_filter(database: sqlite3.Connection, table: SourceTable, where: str) -
     depth = 0
     before = "("
     tokens = [token for token, _ in _tokens(where)]
-    for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
+    for token, after in zip(tokens, [*tokens, ""][1:], strict=True):
         depth += (token == "(") - (token == ")")
         quote = token[0]
         if depth < 0:

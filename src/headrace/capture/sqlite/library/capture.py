@@ -133,6 +133,12 @@ class Capture:
                 remedy="Set log_table= to another name: engines read the default log, and need"
                 " every change.",
             )
+        if empty := [table for table, each in (where or {}).items() if not each.strip()]:
+            raise SourceRefused(
+                "A filter is empty",
+                tables=", ".join(empty),
+                remedy="Leave the table out of where to capture all of its rows.",
+            )
         unknown = [] if tables is None else sorted(set(where or ()).difference(tables))
         if unknown:
             raise SourceRefused(

@@ -384,7 +384,7 @@ KINDS = ("plain", "ours", "peer")
 def overhead(
     folder: Path, *, bulk_rows: int, single_rows: int, rounds: int, indexed: bool = False
 ) -> list[Result]:
-    """Measure what ours and the peer's triggers add to a row, in turn; `indexed`: it is unique."""
+    """Measure what triggers add to a row, ours and the peer's in turn, `indexed` or not."""
     found = []
     for size, rows in (("bulk", bulk_rows), ("single", single_rows)):
         costs: dict[tuple[str, str], list[float]] = {}

@@ -292,7 +292,7 @@ def _compared(one: object, other: object) -> int | None:
     left, right = (one, other) if classes[0] == classes[1] else classes
     if isinstance(left, str) and isinstance(right, str):
         left, right = left.encode(), right.encode()
-    return (left > right) - (left < right)  # type: ignore[operator]
+    return int(left > right) - int(left < right)  # type: ignore[operator]
 
 
 def _is(one: object, other: object, *signs: int) -> Truth:

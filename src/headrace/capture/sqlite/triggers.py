@@ -31,12 +31,6 @@ restored from a copy contains its log and every reader's position, so nothing in
 it went back in time: positions would be used again for other changes (R40). Only the file itself
 is another one. A copy that is written over the same file has the same inode, and is not noticed.
 
-`CursorPruner` removes what all readers have read. Each reader keeps its cursor in the database.
-Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
-moments when the write lock is free: the application must not notice (R42). A step is limited by
-time, and by how many rows earlier steps could remove in that time. Pruning must not disturb the
-reader either, so if the lock is taken, or on any other error, it is retried later.
-
 SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
 log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
 Nobody can write in between, so no change is missing, and the table need not be copied again.
@@ -50,9 +44,7 @@ import json
 import os
 import re
 import sqlite3
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -114,147 +106,6 @@ def _identity(database: sqlite3.Connection) -> str | None:
         return f"{os.statvfs(path).f_fsid}/{os.stat(path).st_ino}"  # noqa: PTH116 - of one file
     except OSError:
         return None  # the next read reports that the file is missing
-
-
-# --- pruning --------------------------------------------------------------------------------------
-
-HELD_SECONDS = 0.002
-"""The limit of one step, during which no other connection can write (R42)."""
-
-STEP_ROWS = 500
-MOST_STEP_ROWS = 64 * STEP_ROWS
-"""How many rows the first step removes at most, and any step."""
-
-STEP_SECONDS = 0.05
-"""Pause between two steps while there is more to remove."""
-
-REST_SECONDS = 1.0
-LONGEST_REST_SECONDS = 30.0
-
-
-class CursorPruner:
-    """Moves one reader's cursor and removes rows that no reader needs."""
-
-    def __init__(
-        self, database: sqlite3.Connection, reader: str, capture: str, names: CaptureNames = OURS
-    ) -> None:
-        self._database = database
-        self._names = names
-        self._reader = reader
-        self._capture = capture
-        self._removal = RowRemoval(database, names)
-        self.allowed = 0
-        """The last row that this reader no longer needs, since it was opened."""
-
-        self._done = 0
-        self._more = False
-        self._due = 0.0
-        self._rest = REST_SECONDS
-
-    def allow(self, upto: int) -> None:
-        """Note that this reader no longer needs anything at or before `upto`."""
-        self.allowed = max(self.allowed, upto)
-
-    def step(self) -> None:
-        """Remove a few rows, if it is time and no other connection writes."""
-        now = time.monotonic()
-        if now < self._due or (self.allowed <= self._done and not self._more):
-            return
-        allowed = self.allowed
-        (patience,) = self._database.execute("pragma busy_timeout").fetchone()
-        self._database.execute("pragma busy_timeout = 0")
-        try:
-            self._more = self._remove(allowed)
-        except sqlite3.OperationalError:
-            self._due = now + self._rest
-            self._rest = min(self._rest * 2, LONGEST_REST_SECONDS)
-        else:
-            self._done = allowed
-            self._rest = REST_SECONDS
-            self._due = now + (STEP_SECONDS if self._more else REST_SECONDS)
-        finally:
-            self._database.execute(f"pragma busy_timeout = {int(patience)}")
-
-    def _remove(self, allowed: int) -> bool:
-        with self._removal.step():
-            self._database.execute(
-                f"update {self._names.readers} set cursor = max(cursor, ?) "
-                "where name = ? and capture = ?",
-                (allowed, self._reader, self._capture),
-            )
-            lowest = lowest_cursor(self._database, self._capture, self._names)
-            return lowest is not None and self._removal.remove(lowest)
-
-
-def lowest_cursor(
-    database: sqlite3.Connection, capture: str, names: CaptureNames = OURS
-) -> int | None:
-    """Return the row that the slowest reader has read; None if there is no reader."""
-    # Cursors of another capture refer to other numbers: those readers start over anyway.
-    (lowest,) = database.execute(
-        f"select min(cursor) from {names.readers} where capture = ?", (capture,)
-    ).fetchone()
-    return None if lowest is None else int(lowest)
-
-
-class RowRemoval:
-    """
-    Removes rows of the log in steps, during which nobody else can write.
-
-    A step ends after `HELD_SECONDS`. Only a statement that has begun cannot be ended, and its
-    commit takes some time as well. So a statement removes only as many rows as the step has time
-    for, by its own speed so far; and a step may remove twice as many as the last one if that took
-    at most half of the time, commit included, or fewer if it took too long.
-    """
-
-    def __init__(self, database: sqlite3.Connection, names: CaptureNames = OURS) -> None:
-        self._database = database
-        self._names = names
-        self._most = STEP_ROWS
-        self._began = 0.0
-        self.removed = 0
-        """How many rows the last step has removed."""
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Run the block, which calls `remove`, in a transaction of its own."""
-        self.removed = 0
-        with writing(self._database):
-            self._began = time.monotonic()
-            yield
-        took = time.monotonic() - self._began
-        if took > HELD_SECONDS:
-            self._most = min(self._most, max(1, int(self.removed * HELD_SECONDS / took)))
-        elif took <= HELD_SECONDS / 2 and self.removed >= self._most:
-            self._most = min(2 * self._most, MOST_STEP_ROWS)
-
-    def remove(self, before: int) -> bool:
-        """Remove rows before this one; return whether there are more. The newest row stays."""
-        first, last = log_ends(self._database, self._names)
-        # Strictly below the cursor: the row at the cursor is checked later (R40).
-        end = min(before, last)
-        stop = min(end, first + self._most)
-        count = 1
-        while first < stop and count:
-            first = min(stop, first + count)
-            self.removed += self._database.execute(
-                f"delete from {self._names.log} where seq < ?", (first,)
-            ).rowcount
-            # Twice as many each time: one may be large, and most are small.
-            count *= 2
-            took = time.monotonic() - self._began
-            if took > 0:
-                fitting = self.removed * (HELD_SECONDS - took) / took
-                count = min(count, max(0, int(fitting)))
-        return first < end
-
-
-def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:
-    """Return the numbers of the first and the last row of the log; 0 if there is none."""
-    # Two queries: with both in one query, SQLite reads the whole table.
-    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
-    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
-    return int(first or 0), int(last or 0)
 
 
 # --- log table, triggers and plans ----------------------------------------------------------------
@@ -915,6 +766,14 @@ def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigge
 def _made_for(trigger: _Trigger, every: Mapping[int, CapturedColumns]) -> str | None:
     plan = every.get(trigger.plan)
     return None if plan is None else plan.table
+
+
+def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:
+    """Return the numbers of the first and the last row of the log; 0 if there is none."""
+    # Two queries: with both in one query, SQLite reads the whole table.
+    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
+    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+    return int(first or 0), int(last or 0)
 
 
 def has_table(database: sqlite3.Connection, table: str) -> bool:

@@ -4,8 +4,8 @@ One run of a capture: open, copy, follow, acknowledge, close.
 Everything runs on the caller's thread, on one connection. It reads in short transactions, with the
 same code as the engine's source (`copy.Pages`, `capture_log.CaptureLog`), and delivers what it
 read in batches. It writes only two things: a cursor after a batch, and from time to time the
-removal of rows that no reader needs (`triggers.CursorPruner`). A lock of another connection delays
-these, and reading too, for as long as it is held; it is not an error (R42).
+removal of rows that no reader needs (`CursorPruner`). A lock of another connection delays these,
+and reading too, for as long as it is held; it is not an error (R42).
 
 `CaptureRun` is the run. `ChangeFollower` returns the next changes of its tables, and detects
 whether any may be missing.
@@ -30,7 +30,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.capture_log import CaptureLog, compare, end_of
+from headrace.capture.sqlite.capture_log import CaptureLog, CursorPruner, compare, end_of
 from headrace.capture.sqlite.copy import Pages, has_order
 from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
@@ -535,7 +535,7 @@ class CaptureRun:
         database, waiting = self._database, self._waiting
         size = self._settings.batch_size
         following = self._patient(partial(ChangeFollower, database, self._names, positions, size))
-        pruning = triggers.CursorPruner(database, "", following.epoch, self._names)
+        pruning = CursorPruner(database, "", following.epoch, self._names)
         self._stored = self._handled = following.log.at
         set_lock_timeout(database, BUSY_SECONDS)
         more = True
@@ -577,7 +577,7 @@ class CaptureRun:
             set_lock_timeout(database, LOCK_SECONDS)
             self._store(following, last=True)
 
-    def _apply_limits(self, following: ChangeFollower, pruning: triggers.CursorPruner) -> None:
+    def _apply_limits(self, following: ChangeFollower, pruning: CursorPruner) -> None:
         """Let other readers expire that are above their limits, and move the history."""
         now = time.monotonic()
         if now < self._limits_at or self._stored is None:

@@ -1,10 +1,22 @@
 """
 What a capture of SQLite must do, one test for each clause of the list it was designed by.
 
-Clauses that have tests elsewhere: two readers never lose, and a killed process (`library.py`,
-`library_waking.py`, tests/crash); a log that was wiped (`silent_changes.py`); a record that a
-handler refuses, replay, and secrets (`library*.py`, `test_engine_line`). Random statements are in
-`test_sqlite_random.py`.
+Clauses whose tests are elsewhere:
+
+* random REPLACE and UPSERT statements make the table: `test_sqlite_random`, `test_sqlite_fuzz`;
+* two readers never lose: `test_two_readers_never_lose_what_the_slower_one_needs`;
+* a kill before and after the handler, and before its position is stored:
+  `test_two_readers_have_every_change_whoever_was_killed`,
+  `test_killed_again_and_again_it_loses_nothing_and_repeats_little`;
+* a record that a handler refuses holds up no other:
+  `test_what_is_refused_is_stored_and_later_changes_of_its_key_wait`;
+* a log that an operator emptied is detected:
+  `test_a_log_that_somebody_emptied_is_noticed_and_mended_by_a_bootstrap`;
+* replay by position and by time: `test_a_reader_goes_back_to_a_position_and_on_from_there`,
+  `test_a_reader_goes_back_to_a_time`; what is older than the log:
+  `test_what_is_older_than_the_log_is_refused_with_the_earliest_position`;
+* a secret is never printed: `test_errors_never_hold_values`,
+  `test_what_is_never_taken_ends_the_run_and_is_not_acknowledged`.
 """
 
 from __future__ import annotations
@@ -102,6 +114,19 @@ def test_values_are_exact_whatever_library_writes_them(
         if record.operation == "DELETE" and record.before
     }
     assert [bits(deleted[number]) for number, _ in rows] == [bits(value) for value in EXACT]
+
+
+@pytest.mark.parametrize("declared", ["blob(16)", "varbinary", "", "int", "text", "real", "any"])
+def test_a_blob_in_a_column_of_any_type_is_the_same_blob(
+    path: Path, app: sqlite3.Connection, declared: str
+) -> None:
+    captured(path, app, f"create table t (id integer primary key, v {declared})")
+    blobs = [b"", b"\x01", b"1", b'{"a": 1}', b"\xff" * 32, b"a\0b"]
+    app.executemany("insert into t (v) values (?)", [(blob,) for blob in blobs])
+    app.execute("update t set v = null")
+    records = logged(path, app)
+    assert [(each.after or {})["v"] for each in records] == [*blobs, *(None for _ in blobs)]
+    assert [(each.before or {})["v"] for each in records[len(blobs) :]] == blobs
 
 
 @pytest.mark.meets("R42")

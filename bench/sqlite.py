@@ -284,7 +284,14 @@ def _row(number: int, last: object) -> tuple[object, ...]:
 class Paid:
     """A table of the application's with triggers of one kind, or with none."""
 
-    def __init__(self, folder: Path, kind: str, columns: tuple[str, ...] = TEXT_COLUMNS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        columns: tuple[str, ...] = TEXT_COLUMNS,
+        *,
+        indexed: bool = False,
+    ) -> None:
         self.path = folder / f"{kind}.db"
         self.app = sqlite3.connect(self.path, isolation_level=None)
         self.app.execute("pragma journal_mode = wal")
@@ -295,6 +302,8 @@ class Paid:
         self.app.execute(f"create table orders ({', '.join(map(' '.join, declared))})")
         self._last: object = b"\x07" * 60 if columns is BLOB_COLUMNS else "y" * 60
         self._columns = columns
+        if indexed:
+            self.app.execute("create unique index by_email on orders (email)")
         if kind == "ours":
             Capture(self.path, ["orders"], print).setup()
         if kind == "peer":
@@ -372,8 +381,10 @@ _STATEMENTS = {
 KINDS = ("plain", "ours", "peer")
 
 
-def overhead(folder: Path, *, bulk_rows: int, single_rows: int, rounds: int) -> list[Result]:
-    """Measure what ours and the peer's triggers add to a row, in turn."""
+def overhead(
+    folder: Path, *, bulk_rows: int, single_rows: int, rounds: int, indexed: bool = False
+) -> list[Result]:
+    """Measure what triggers add to a row, ours and the peer's in turn, `indexed` or not."""
     found = []
     for size, rows in (("bulk", bulk_rows), ("single", single_rows)):
         costs: dict[tuple[str, str], list[float]] = {}
@@ -381,7 +392,7 @@ def overhead(folder: Path, *, bulk_rows: int, single_rows: int, rounds: int) -> 
             # Another order each time: who comes first has the cold caches.
             for kind in KINDS[number % 3 :] + KINDS[: number % 3]:
                 with tempfile.TemporaryDirectory(dir=folder) as inner:
-                    paid = Paid(Path(inner), kind)
+                    paid = Paid(Path(inner), kind, indexed=indexed)
                     for event in GOALS:
                         costs.setdefault((kind, event), []).append(getattr(paid, size)(event, rows))
                     paid.app.close()
@@ -393,10 +404,13 @@ def overhead(folder: Path, *, bulk_rows: int, single_rows: int, rounds: int) -> 
                     for kind in ("ours", "peer")
                 )
             )
-            name = f"sqlite.overhead.{size}_{event}"
+            name = f"sqlite.overhead.{size}_{event}{'.unique' if indexed else ''}"
             plain = statistics.median(costs["plain", event])
             result = added.result(name, "us", ratio_at_most(goal), "JSON triggers, added a row")
-            found.append(replace(result, note=f"CPU added a row; without triggers {plain:.1f}"))
+            note = f"CPU added a row; without triggers {plain:.1f}"
+            if indexed:
+                note += "; with a unique index, of which updates set no column"
+            found.append(replace(result, note=note))
     return found
 
 
@@ -575,12 +589,15 @@ def run(*, quick: bool) -> list[Result]:
     rounds = 1 if quick else 3
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = overhead(
-            folder,
-            bulk_rows=20_000 if quick else 50_000,
-            single_rows=3_000 if quick else 10_000,
-            rounds=2 if quick else 6,
-        )
+        found = []
+        for indexed in (False, True):
+            found += overhead(
+                folder,
+                bulk_rows=20_000 if quick else 50_000,
+                single_rows=3_000 if quick else 10_000,
+                rounds=2 if quick else 6,
+                indexed=indexed,
+            )
         found += log_bytes(folder, rows=10_000)
         found += wide(folder, rows=300 if quick else 1_000, rounds=rounds)
         found += rates(folder, rows=QUICK_ROWS if quick else ROWS, rounds=rounds)

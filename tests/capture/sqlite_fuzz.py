@@ -20,11 +20,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.capture_log import CaptureLog, end_of
+from headrace.capture.sqlite.copy import Pages
 from headrace.capture.sqlite.database import DELETE, INSERT, UPDATE, Row
 from headrace.capture.sqlite.tables import SourceTable, inspect
 from headrace.errors import TableRefused
@@ -64,6 +66,9 @@ INDEXES = [
     "create unique index i{} on t (w % 5, u /* , ( */) where u <> 'x)' and w is not null",
     "create unique index i{} on t (coalesce(w, 0) + 1 desc, length(u)) where t.w > 2",
     "create unique index i{} on t (g)",
+    "create unique index i{} on t (u) where w > '3'",
+    "create unique index i{} on t (w) where v = '5' or v < 'X'",
+    "create unique index i{} on t (case when w in ('1', '2') then u when v = '1' then w end)",
     "create index i{} on t (v)",
 ]
 
@@ -96,12 +101,14 @@ class Schema:
         self.kind = draw.choice(list(KEYS))
         columns, self.key, without = KEYS[self.kind]
         nocase = draw.choice(["", "", "collate nocase"])
+        self.nocase = bool(nocase)
         generated = draw.choice(
             [
                 "",
                 "g as (coalesce(w, 0) % 6) virtual",
                 "g as (u || w) stored",
                 "g text as (upper(u))",
+                "g as (case when w between '2' and '5' then w else u end)",
             ]
         )
         parts = [
@@ -268,6 +275,78 @@ class Writer:
         )
 
 
+# --- filters --------------------------------------------------------------------------------------
+
+
+Truth = bool | None
+
+
+def _compared(one: object, other: object) -> int | None:
+    """Return which value is greater, as SQLite compares values without an affinity."""
+    if one is None or other is None:
+        return None
+    classes = [
+        0 if isinstance(each, int | float) else 1 if isinstance(each, str) else 2
+        for each in (one, other)
+    ]
+    left, right = (one, other) if classes[0] == classes[1] else classes
+    if isinstance(left, str) and isinstance(right, str):
+        left, right = left.encode(), right.encode()
+    return int(left > right) - int(left < right)  # type: ignore[operator]
+
+
+def _is(one: object, other: object, *signs: int) -> Truth:
+    found = _compared(one, other)
+    return None if found is None else found in signs
+
+
+def _or(*terms: Truth) -> Truth:
+    return True if True in terms else None if None in terms else False
+
+
+def _and(*terms: Truth) -> Truth:
+    return False if False in terms else None if None in terms else True
+
+
+def _folded(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+FILTERS: list[tuple[str, Callable[[dict[str, object], bool], Truth]]] = [
+    ("w > 3", lambda row, _: _is(row["w"], 3, 1)),
+    ("w IN (1, 2, +5)", lambda row, _: _or(*(_is(row["w"], each, 0) for each in (1, 2, 5)))),
+    (
+        "v < 'X' or w = 2 AND \"v\" >= -1",
+        lambda row, _: _or(
+            _is(row["v"], "X", -1), _and(_is(row["w"], 2, 0), _is(row["v"], -1, 0, 1))
+        ),
+    ),
+    (
+        "not (w between 2 and 5)",
+        lambda row, _: _or(_is(row["w"], 2, -1), _is(row["w"], 5, 1)),
+    ),
+    ("u is null or w = '3' or v = 5", lambda row, _: _or(row["u"] is None, _is(row["v"], 5, 0))),
+    ("typeof(v) = 'real' or v >= 2", lambda row, _: _or(_real(row["v"]), _is(row["v"], 2, 0, 1))),
+    ("coalesce(w, 0) = 0", lambda row, _: _is(row["w"] or 0, 0, 0)),
+    (
+        "u <> 'a'",
+        lambda row, nocase: _is(_folded(row["u"]) if nocase else row["u"], "a", -1, 1),
+    ),
+    (
+        "u collate nocase in ('A', 'x)') or w is v",
+        lambda row, _: _or(
+            *(_is(_folded(row["u"]), each, 0) for each in ("a", "x)")),
+            (row["w"] is row["v"] is None) or bool(_is(row["w"], row["v"], 0)),
+        ),
+    ),
+]
+"""Conditions, and what they mean; the second argument: whether `u` has the collation NOCASE."""
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, float)
+
+
 # --- a run ----------------------------------------------------------------------------------------
 
 
@@ -316,8 +395,16 @@ class Fuzz:
 class Run:
     """Runs steps with and without capture, in memory or in two files."""
 
-    def __init__(self, fuzz: Fuzz, file: str | Path = ":memory:", plain: str | Path = "") -> None:
+    def __init__(
+        self,
+        fuzz: Fuzz,
+        file: str | Path = ":memory:",
+        plain: str | Path = "",
+        *,
+        where: int | None = None,
+    ) -> None:
         self._fuzz = fuzz
+        self._where = None if where is None else FILTERS[where % len(FILTERS)]
         self.copies = 0
         """How often the order of changes was not clear."""
         self._files = str(file), str(plain or file)
@@ -332,7 +419,8 @@ class Run:
         for step in self._fuzz.before if before is None else before:
             self._both(*step)
         try:
-            self._tables = [inspect(self._app, name) for name in ("t", "c")]
+            where = {} if self._where is None else {"t": self._where[0]}
+            self._tables = [inspect(self._app, each, where.get(each, "")) for each in ("t", "c")]
         except TableRefused:
             return False
         for name in ("t", "c"):
@@ -343,10 +431,10 @@ class Run:
                         f"create trigger {when}_{event}_{name} {when} {event} on {name} when 0"
                         " begin select 1; end"
                     )
-        capture = triggers.install(self._app, self._tables)
+        capture = triggers.install(self._app, self._tables, where=where)
         self._plans = triggers.plans(self._app)
         self._log = CaptureLog(self._app, end_of(self._app, capture))
-        self._copies = {table.name: self._rows(self._app, table) for table in self._tables}
+        self._copies = {table.name: self._truth(table) for table in self._tables}
         table = self._tables[0]
         # REPLACE by the rowid is not seen in a table whose only unique index is another key.
         self._blind = table.rowid not in table.key and not table.collisions
@@ -402,6 +490,23 @@ class Run:
             for row in database.execute(f"select {names} from {table.name}")
         }
 
+    def _truth(self, table: SourceTable) -> dict[Image, Image]:
+        """Return the rows that are captured, by key."""
+        if not table.where or self._where is None:
+            return self._rows(self._app, table)
+        _, means = self._where
+        names = ", ".join(f'"{name}"' for name in table.names)
+        key = [table.names.index(name) for name in table.key]
+        found = {}
+        pages = Pages(self._app, "", table, lambda: None) if not self._app.in_transaction else ()
+        copied = [row for page in pages for row in page]
+        for row in self._app.execute(f"select {names} from {table.name}"):
+            if means(dict(zip(table.names, row, strict=True)), self._fuzz.schema.nocase):
+                found[tuple(row[at] for at in key)] = exactly(row)
+        if pages and sorted(map(repr, map(exactly, copied))) != sorted(map(repr, found.values())):
+            raise Wrong(f"a copy has {copied}, and not {found}")
+        return found
+
     def _look(self, most: int) -> None:
         """Apply what was logged, and compare."""
         width = max(len(table.columns) for table in self._tables)
@@ -411,14 +516,14 @@ class Run:
             if self._log.unclear:
                 # The table would be copied again.
                 self._log.at = end_of(self._app, self._log.at.capture)
-                self._copies = {table.name: self._rows(self._app, table) for table in self._tables}
+                self._copies = {table.name: self._truth(table) for table in self._tables}
                 self.copies += 1
                 return
             for row in rows:
                 self._apply(row, width)
             self._log.advance()
         for table in self._tables:
-            truth = self._rows(self._app, table)
+            truth = self._truth(table)
             if self._copies[table.name] != truth:
                 raise Wrong(f"{table.name}: {self._copies[table.name]} is not {truth}")
 
@@ -464,9 +569,11 @@ FINE = ("", "refused", "copied")
 """Equal, a table was refused, or the order of some changes was not clear, so that it is copied."""
 
 
-def outcome(fuzz: Fuzz, before: Sequence[Step], steps: Sequence[Step]) -> str:
+def outcome(
+    fuzz: Fuzz, before: Sequence[Step], steps: Sequence[Step], where: int | None = None
+) -> str:
     """Run steps; return one of `FINE`, or what is wrong."""
-    run = Run(fuzz)
+    run = Run(fuzz, where=where)
     try:
         if not run.set_up(before):
             return "refused"
@@ -476,11 +583,12 @@ def outcome(fuzz: Fuzz, before: Sequence[Step], steps: Sequence[Step]) -> str:
     return "copied" if run.copies else ""
 
 
-def failure(seed: int, *, shorten: bool = False) -> str:
+def failure(seed: int, *, shorten: bool = False, filtered: bool = False) -> str:
     """Run a seed; return what is wrong with its steps, "refused", "copied", or ""."""
     fuzz = Fuzz(seed)
     before, steps = fuzz.before, fuzz.steps
-    said = outcome(fuzz, before, steps)
+    where = seed if filtered else None
+    said = outcome(fuzz, before, steps, where)
     if said in FINE:
         return said
     at = 0
@@ -491,14 +599,15 @@ def failure(seed: int, *, shorten: bool = False) -> str:
             if number < 0
             else ([*before[:number], *before[number + 1 :]], steps)
         )
-        other = outcome(fuzz, *fewer)
+        other = outcome(fuzz, *fewer, where)
         if other.partition(":")[0] == said.partition(":")[0]:
             said = other
             before, steps = fewer
         else:
             at += 1
     text = "\n".join(f"{statement}; -- {values}" for statement, values in (*before, *steps))
-    return f"seed {seed}: {said}\n{text}"
+    kept = "" if where is None else f" where {FILTERS[where % len(FILTERS)][0]}"
+    return f"seed {seed}{kept}: {said}\n{text}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -508,19 +617,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--print", type=int, default=1, dest="printed", help="failures to print")
+    parser.add_argument("--filtered", action="store_true", help="capture only some rows of t")
     asked: Any = parser.parse_args(arguments)
     began = time.monotonic()
     seeds = range(asked.first, asked.first + asked.seeds)
     wrong: list[int] = []
     fine: Counter[str] = Counter()
     with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
-        for seed, said in zip(seeds, pool.imap(failure, seeds, 50), strict=True):
+        work = partial(failure, filtered=asked.filtered)
+        for seed, said in zip(seeds, pool.imap(work, seeds, 50), strict=True):
             if said in FINE:
                 fine[said] += 1
             else:
                 wrong.append(seed)
                 if len(wrong) <= asked.printed:
-                    print(failure(seed, shorten=True), flush=True)
+                    print(failure(seed, shorten=True, filtered=asked.filtered), flush=True)
     seconds = time.monotonic() - began
     print(
         f"{asked.seeds} seeds, {len(wrong)} wrong: {wrong[:20]}; {fine['refused']} refused,"

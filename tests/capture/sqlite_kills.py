@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.capture.sqlite import Batch, Capture, Interval, triggers
+from headrace.capture.sqlite import Batch, Capture, Interval, capture_log
 from headrace.capture.sqlite import database as database_module
 from headrace.capture.sqlite.library import run as run_module
 
@@ -315,7 +315,7 @@ def main() -> None:
     """Play the round of a seed."""
     # All at once: what waits for its turn would never be reached.
     run_module.COPY_POINT_SECONDS = run_module.LIMIT_SECONDS = 0.0
-    triggers.REST_SECONDS = triggers.STEP_SECONDS = triggers.LONGEST_REST_SECONDS = 0.0
+    capture_log.REST_SECONDS = capture_log.STEP_SECONDS = capture_log.LONGEST_REST_SECONDS = 0.0
     from headrace.capture.sqlite import copy
 
     copy.CHUNK_ROWS = 11

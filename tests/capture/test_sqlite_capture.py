@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.source import SourcePosition
+from headrace.capture.sqlite import capture_log, database, triggers, watch
 from headrace.capture.sqlite import copy as baseline
-from headrace.capture.sqlite import database, triggers, watch
 from headrace.capture.sqlite.database import CapturePosition
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.capture.sqlite.trigger_sql import NOW
@@ -222,9 +222,9 @@ def test_what_was_pruned_before_it_was_read_is_a_gap(path: Path, app: sqlite3.Co
 def test_two_readers_never_lose_what_the_slower_one_needs(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
-    monkeypatch.setattr(triggers, "HELD_SECONDS", 60)
+    monkeypatch.setattr(capture_log, "STEP_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "REST_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "HELD_SECONDS", 60)
     fast, slow = opened(path, reader="fast"), opened(path, reader="slow")
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(50)])
     (changes,) = read_all(fast)[-1:]
@@ -246,10 +246,11 @@ def test_two_readers_never_lose_what_the_slower_one_needs(
 def test_pruning_goes_in_small_steps_and_gives_way(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
-    monkeypatch.setattr(triggers, "HELD_SECONDS", 60)
-    monkeypatch.setattr(triggers, "STEP_ROWS", 10)
+    monkeypatch.setattr(capture_log, "STEP_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "REST_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "HELD_SECONDS", 60)
+    monkeypatch.setattr(capture_log, "STEP_ROWS", 10)
+    monkeypatch.setattr(capture_log, "MOST_STEP_ROWS", 10)
     monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_SECONDS", 10 * patience())
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.capture.sqlite import Capture, Record, triggers
+from headrace.capture.sqlite import Capture, Record, capture_log, triggers
 from headrace.capture.sqlite.capture_log import CaptureLog, end_of
 from headrace.capture.sqlite.database import opened, reading
 from tests.capture.library import running
@@ -35,10 +35,10 @@ def count(app: sqlite3.Connection, table: str = "__headrace_log") -> int:
     return int(app.execute(f"select count(*) from {table}").fetchone()[0])
 
 
-def pruner(database: sqlite3.Connection) -> triggers.CursorPruner:
+def pruner(database: sqlite3.Connection) -> capture_log.CursorPruner:
     """Return what removes all rows that are in the log now."""
     capture = str(triggers.capture_id(database))
-    made = triggers.CursorPruner(database, "capture/default/t", capture)
+    made = capture_log.CursorPruner(database, "capture/default/t", capture)
     made.allow(end_of(database, capture).seq)
     return made
 
@@ -49,7 +49,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: float = 0.0) -> None:
         self.now = 0.0
         self._step = step
-        monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=self))
+        monkeypatch.setattr(capture_log, "time", SimpleNamespace(monotonic=self))
 
     def __call__(self) -> float:
         self.now += self._step
@@ -93,7 +93,7 @@ def test_a_writer_that_retries_once_gets_through_between_two_steps(
 ) -> None:
     clock, locked, removed = Clock(monkeypatch), [0], []
     app.execute("pragma busy_timeout = 0")
-    app.executemany("insert into t (v) values (?)", [(number,) for number in range(1_200)])
+    app.executemany("insert into t (v) values (?)", [(number,) for number in range(1_700)])
     pruning = pruner(reader)
 
     def during(statement: str) -> None:
@@ -105,7 +105,7 @@ def test_a_writer_that_retries_once_gets_through_between_two_steps(
 
     reader.set_trace_callback(during)
     for _ in range(3):
-        clock.now += triggers.STEP_SECONDS
+        clock.now += capture_log.STEP_SECONDS
         locked[0] = 0
         before = count(app)
         pruning.step()
@@ -113,7 +113,84 @@ def test_a_writer_that_retries_once_gets_through_between_two_steps(
         assert locked[0] > 0
         pruning.step()  # it is not due yet, so the writer has the file to itself
         app.execute("insert into t (v) values (0)")
-    assert removed == [500, 500, 200]
+    assert removed == [500, 1_000, 200]
+
+
+class Disk:
+    """A connection that deletes rows and commits, each at a speed."""
+
+    def __init__(self, clock: Clock, database: sqlite3.Connection, row: float) -> None:
+        self._clock, self._database = clock, database
+        self.row = row
+        self.commit = 0.0
+        self.held = 0.0
+        """How long the last transaction has taken."""
+
+    def execute(self, sql: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        done = self._database.execute(sql, values)
+        if sql.startswith("begin"):
+            self.held = -self._clock.now
+        if sql.startswith("delete"):
+            self._clock.now += done.rowcount * self.row
+        if sql == "commit":
+            self._clock.now += self.commit
+            self.held += self._clock.now
+        return done
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+
+def remove(removal: capture_log.RowRemoval) -> int:
+    with removal.step():
+        removal.remove(1 << 40)
+    return removal.removed
+
+
+@pytest.mark.meets("R42")
+def test_a_step_removes_twice_as_many_rows_while_steps_are_fast(
+    app: sqlite3.Connection, reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.execute("begin")
+    app.executemany("insert into t (v) values (?)", [(number,) for number in range(20_000)])
+    app.execute("commit")
+    disk = Disk(Clock(monkeypatch), reader, row=0.0000002)
+    removal = capture_log.RowRemoval(disk)  # type: ignore[arg-type]
+    assert [remove(removal) for _ in range(4)] == [500, 1_000, 2_000, 4_000]
+    # 4,000 take 0.8 ms, and 8,000 take 1.6: more would not fit into the 2 ms of a step.
+    assert [remove(removal), remove(removal)] == [8_000, 4_500]
+
+
+@pytest.mark.meets("R42")
+@pytest.mark.parametrize("row", [0.000_000_5, 0.000_002, 0.000_03, 0.000_4])
+def test_a_step_ends_in_time_at_any_speed_and_when_rows_become_slower(
+    app: sqlite3.Connection, reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, row: float
+) -> None:
+    app.execute("begin")
+    app.executemany("insert into t (v) values (?)", [(number,) for number in range(12_000)])
+    app.execute("commit")
+    disk = Disk(Clock(monkeypatch), reader, row)
+    removal = capture_log.RowRemoval(disk)  # type: ignore[arg-type]
+    for _ in range(3):
+        assert remove(removal) > 0
+        assert disk.held <= capture_log.HELD_SECONDS
+    disk.row *= 4
+    for _ in range(3):
+        assert remove(removal) > 0
+        assert disk.held <= capture_log.HELD_SECONDS
+
+
+@pytest.mark.meets("R42")
+def test_a_step_after_a_slow_commit_removes_fewer_rows(
+    app: sqlite3.Connection, reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.executemany("insert into t (v) values (?)", [(number,) for number in range(1_000)])
+    disk = Disk(Clock(monkeypatch), reader, row=0.0)
+    disk.commit = 4 * capture_log.HELD_SECONDS
+    removal = capture_log.RowRemoval(disk)  # type: ignore[arg-type]
+    assert [remove(removal), remove(removal)] == [500, 125]
+    disk.commit = 0.0
+    assert [remove(removal), remove(removal)] == [31, 62]
 
 
 @pytest.mark.meets("R42")
@@ -121,14 +198,14 @@ def test_a_step_over_large_rows_ends_by_time(
     app: sqlite3.Connection, reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.executemany("insert into t (v) values (?)", [(number,) for number in range(30)])
-    clock, removed = Clock(monkeypatch, step=0.001), []
+    clock, removed = Clock(monkeypatch, step=0.0009), []
     pruning = pruner(reader)
     for _ in range(2):
-        clock.now += triggers.STEP_SECONDS
+        clock.now += capture_log.STEP_SECONDS
         before = count(app)
         pruning.step()
         removed.append(before - count(app))
-    assert removed == [3, 3]
+    assert removed == [2, 1]
 
 
 def test_without_a_wal_a_read_makes_a_writer_without_a_timeout_fail(

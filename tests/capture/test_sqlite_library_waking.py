@@ -21,6 +21,7 @@ from headrace.capture.sqlite import (
     External,
     FileWatch,
     Interval,
+    capture_log,
     triggers,
 )
 from headrace.capture.sqlite.library import run as module
@@ -124,8 +125,8 @@ def _store_and_prune_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # With its pauses, a writer that never rests can keep both from their turn for seconds.
     for name in ("OTHERS_SECONDS", "LATER_SECONDS", "STORE_SECONDS"):
         monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "STEP_SECONDS", 0)
+    monkeypatch.setattr(capture_log, "REST_SECONDS", 0)
 
 
 def test_what_was_acknowledged_is_removed_and_the_last_row_stays(

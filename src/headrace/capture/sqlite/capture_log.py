@@ -10,6 +10,14 @@ is another capture (R1, R39, R40).
 `CaptureLog` reads what follows: `cursor … max(seq)` in one short read transaction, which always
 ends between two transactions of the application, because SQLite never shows a reader half of one
 (R41). Engine and library both use it, and differ in what they do when the history is interrupted.
+
+`CursorPruner` removes what all readers have read: rows strictly below the lowest cursor, never the
+newest row, and only in small steps at moments when the write lock is free: the application must not
+notice (R42). A step is limited by time, and by how many rows earlier steps could remove in that
+time. Pruning must not disturb the reader either, so if the lock is taken, or on any other error, it
+is retried later.
+
+Long because cursors decide both where reading continues and which rows can be removed.
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -251,6 +260,7 @@ class _RowOrder:
         wrong = {key for key, own in steps.items() if not _in_order(own)}
         if not wrong:
             return None
+        self.unclear = any(_begins_twice(steps[key]) for key in wrong)
         moved = {step.row for key in wrong for step in steps[key]}
         kept = [step for key in wrong for step in self._put_in_order(steps[key])]
         kept += [
@@ -350,6 +360,23 @@ def _in_order(steps: Sequence[_Step]) -> bool:
     return images[0][0] != images[-1][1] and all(
         one[1] == next_[0] for one, next_ in pairwise(images)
     )
+
+
+def _begins_twice(steps: Sequence[_Step]) -> bool:
+    """
+    Whether a change begins with an image that another one has left, as far as the log shows.
+
+    If an UPDATE OR REPLACE removes a row, and foreign keys then change the row that is updated, the
+    image before the update is from before that. The images no longer show what came last.
+    """
+    left = set()
+    for step in steps:
+        before, after = _exactly(step.before), _exactly(step.after)
+        if before is not None and before in left:
+            return True
+        left.add(before)
+        left.discard(after)
+    return False
 
 
 def _one_for_each_row(steps: Sequence[_Step]) -> dict[int, _Step] | None:
@@ -565,3 +592,136 @@ def gaps(
 
 def _numbers(plans: Iterable[int]) -> str:
     return ", ".join(map(str, plans)) or "null"
+
+
+# --- the removal of what was read -----------------------------------------------------------------
+
+HELD_SECONDS = 0.002
+"""The limit of one step, during which no other connection can write (R42)."""
+
+STEP_ROWS = 500
+MOST_STEP_ROWS = 64 * STEP_ROWS
+"""How many rows the first step removes at most, and any step."""
+
+STEP_SECONDS = 0.05
+"""Pause between two steps while there is more to remove."""
+
+REST_SECONDS = 1.0
+LONGEST_REST_SECONDS = 30.0
+
+
+class CursorPruner:
+    """Moves one reader's cursor and removes rows that no reader needs."""
+
+    def __init__(
+        self, database: sqlite3.Connection, reader: str, capture: str, names: CaptureNames = OURS
+    ) -> None:
+        self._database = database
+        self._names = names
+        self._reader = reader
+        self._capture = capture
+        self._removal = RowRemoval(database, names)
+        self.allowed = 0
+        """The last row that this reader no longer needs, since it was opened."""
+
+        self._done = 0
+        self._more = False
+        self._due = 0.0
+        self._rest = REST_SECONDS
+
+    def allow(self, upto: int) -> None:
+        """Note that this reader no longer needs anything at or before `upto`."""
+        self.allowed = max(self.allowed, upto)
+
+    def step(self) -> None:
+        """Remove a few rows, if it is time and no other connection writes."""
+        now = time.monotonic()
+        if now < self._due or (self.allowed <= self._done and not self._more):
+            return
+        allowed = self.allowed
+        (patience,) = self._database.execute("pragma busy_timeout").fetchone()
+        self._database.execute("pragma busy_timeout = 0")
+        try:
+            self._more = self._remove(allowed)
+        except sqlite3.OperationalError:
+            self._due = now + self._rest
+            self._rest = min(self._rest * 2, LONGEST_REST_SECONDS)
+        else:
+            self._done = allowed
+            self._rest = REST_SECONDS
+            self._due = now + (STEP_SECONDS if self._more else REST_SECONDS)
+        finally:
+            self._database.execute(f"pragma busy_timeout = {int(patience)}")
+
+    def _remove(self, allowed: int) -> bool:
+        with self._removal.step():
+            self._database.execute(
+                f"update {self._names.readers} set cursor = max(cursor, ?) "
+                "where name = ? and capture = ?",
+                (allowed, self._reader, self._capture),
+            )
+            lowest = lowest_cursor(self._database, self._capture, self._names)
+            return lowest is not None and self._removal.remove(lowest)
+
+
+def lowest_cursor(
+    database: sqlite3.Connection, capture: str, names: CaptureNames = OURS
+) -> int | None:
+    """Return the row that the slowest reader has read; None if there is no reader."""
+    # Cursors of another capture refer to other numbers: those readers start over anyway.
+    (lowest,) = database.execute(
+        f"select min(cursor) from {names.readers} where capture = ?", (capture,)
+    ).fetchone()
+    return None if lowest is None else int(lowest)
+
+
+class RowRemoval:
+    """
+    Removes rows of the log in steps, during which nobody else can write.
+
+    A step ends after `HELD_SECONDS`. Only a statement that has begun cannot be ended, and its
+    commit takes some time as well. So a statement removes only as many rows as the step has time
+    for, by its own speed so far; and a step may remove twice as many as the last one if that took
+    at most half of the time, commit included, or fewer if it took too long.
+    """
+
+    def __init__(self, database: sqlite3.Connection, names: CaptureNames = OURS) -> None:
+        self._database = database
+        self._names = names
+        self._most = STEP_ROWS
+        self._began = 0.0
+        self.removed = 0
+        """How many rows the last step has removed."""
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Run the block, which calls `remove`, in a transaction of its own."""
+        self.removed = 0
+        with writing(self._database):
+            self._began = time.monotonic()
+            yield
+        took = time.monotonic() - self._began
+        if took > HELD_SECONDS:
+            self._most = min(self._most, max(1, int(self.removed * HELD_SECONDS / took)))
+        elif took <= HELD_SECONDS / 2 and self.removed >= self._most:
+            self._most = min(2 * self._most, MOST_STEP_ROWS)
+
+    def remove(self, before: int) -> bool:
+        """Remove rows before this one; return whether there are more. The newest row stays."""
+        first, last = triggers.log_ends(self._database, self._names)
+        # Strictly below the cursor: the row at the cursor is checked later (R40).
+        end = min(before, last)
+        stop = min(end, first + self._most)
+        count = 1
+        while first < stop and count:
+            first = min(stop, first + count)
+            self.removed += self._database.execute(
+                f"delete from {self._names.log} where seq < ?", (first,)
+            ).rowcount
+            # Twice as many each time: one may be large, and most are small.
+            count *= 2
+            took = time.monotonic() - self._began
+            if took > 0:
+                fitting = self.removed * (HELD_SECONDS - took) / took
+                count = min(count, max(0, int(fitting)))
+        return first < end

@@ -27,7 +27,7 @@ from headrace.capture.sqlite.database import (
     reading,
     speaking,
 )
-from headrace.capture.sqlite.tables import BUILT_IN, SourceTable, column_list
+from headrace.capture.sqlite.tables import BUILT_IN, SourceTable, column_list, filter_text
 from headrace.errors import TableRefused
 
 CHUNK_ROWS = 20_000
@@ -46,7 +46,8 @@ class Pages:
     `begins` is called in the transaction of every chunk before it is read, `ends` in that of
     the last chunk after it was read. A chunk has at most `most` rows. `close` stops after the
     current chunk. While another connection holds the database's lock, `locked` is called before
-    each new attempt; it may raise. With `after`, only rows after this key are read.
+    each new attempt; it may raise. With `after`, only rows after this key are read. If the table
+    has a filter, chunks may be empty.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Pages:
             rows, done = self._chunk(*self.following(key), last=True)
             if rows:
                 key = self._key_of(rows[-1])
-                yield rows
+                yield self._captured(rows)
 
     def close(self) -> None:
         """Stop after the current chunk."""
@@ -120,7 +121,14 @@ class Pages:
     @property
     def _select(self) -> str:
         names = column_list([column.name for column in self._table.columns])
+        if self._table.where:
+            # In a column, and not in WHERE: a chunk with few such rows would take too long.
+            names += f", {filter_text(self._table, f'+{quoted(self._table.name)}.')}"
         return f"select {names} from {quoted(self._table.name)}"
+
+    def _captured(self, rows: list[Row]) -> list[Row]:
+        """Return the rows that are captured, without the column that says so."""
+        return [row[:-1] for row in rows if row[-1]] if self._table.where else rows
 
     def following(self, key: Sequence[object] | None) -> tuple[str, Sequence[object]]:
         """Return the query for the chunk after `key`, or for the first chunk."""
@@ -169,7 +177,7 @@ class Pages:
             )
             if rows:
                 after, beyond = int(str(rows[-1][0])), ">"
-                yield [row[1:] for row in rows]
+                yield self._captured([row[1:] for row in rows])
 
     @property
     def _nullable_key(self) -> list[str]:

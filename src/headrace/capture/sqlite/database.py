@@ -461,7 +461,7 @@ class CaptureNames:
     def plan_of(self, trigger: str) -> int | None:
         """Return the plan that a trigger was created for; None if it is not of this log."""
         events = "|".join(event for event, _ in EVENTS)
-        pattern = rf"{re.escape(self._stem)}_(\d+)_(before_)?({events})"
+        pattern = rf"{re.escape(self._stem)}_(\d+)_(?:before_|replaced_)?({events})"
         match = re.fullmatch(pattern, trigger, re.IGNORECASE)
         return None if match is None else int(match[1])
 

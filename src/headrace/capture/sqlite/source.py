@@ -44,6 +44,7 @@ from headrace.capture.sqlite.arrow_rows import SQLiteCopy, batch_of, segment_of
 from headrace.capture.sqlite.capture_log import (
     CaptureLog,
     CaptureReader,
+    CursorPruner,
     ReaderRow,
     end_of,
     gaps,
@@ -415,7 +416,7 @@ class _OpenDatabase:
     database: sqlite3.Connection
     log: CaptureLog
     watch: CommitWatch
-    pruning: triggers.CursorPruner
+    pruning: CursorPruner
     verify: SchemaWatch
     meter: CaptureMeter
     inode: int
@@ -588,7 +589,7 @@ class SQLiteSource:
             database,
             CaptureLog(database, at),
             CommitWatch(self.path, lambda: pragma(database, "data_version")),
-            triggers.CursorPruner(database, self._reader, at.capture),
+            CursorPruner(database, self._reader, at.capture),
             verify,
             CaptureMeter(
                 database, self.path, self._reader, at.capture, self._budget, time.monotonic

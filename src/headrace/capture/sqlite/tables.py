@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 1996
 """One image and four columns of ours fit into SQLite's limit of 2,000 columns."""
 
+MOST_FILTERED = 998
+"""Of a table with a filter: an update has to fit into one row of the log."""
+
 KINDS = ("int64", "float64", "text", "bytes", "variant")
 """The types a column may have; SQLite stores no others."""
 
@@ -102,6 +105,9 @@ class SourceTable:
 
     tangled: bool = False
     """Whether a change of a row may lead to another one of the same row that is logged before."""
+
+    where: str = ""
+    """Which rows are captured, as SQL text; empty: all of them."""
 
     @property
     def has_rowid(self) -> bool:
@@ -265,8 +271,12 @@ def readable(database: sqlite3.Connection, name: str) -> SourceTable:
     return table
 
 
-def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
-    """Describe the table called `name`; raise `TableRefused` if it cannot be captured."""
+def inspect(database: sqlite3.Connection, name: str, where: str = "") -> SourceTable:
+    """
+    Describe the table called `name`; raise `TableRefused` if it cannot be captured.
+
+    With `where`, only rows for which this condition is true are captured.
+    """
     table = readable(database, name)
     if len(table.columns) > MOST_COLUMNS:
         raise TableRefused(
@@ -286,7 +296,16 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
     indexes = tuple(_unique_indexes(database, table))
     others = tuple(index.collision(table) for index in indexes if not index.is_key(table))
     tangled = graph.tangled(name, replaces=bool(others))
-    if not others and not tangled:
+    if where:
+        check_filter(database, table, where)
+        if tangled:
+            raise TableRefused(
+                "Foreign keys may change a row of the table several times in one statement, so that"
+                " its changes cannot be filtered",
+                table=name,
+                remedy="Capture all rows of the table, and filter in the handler.",
+            )
+    if not others and not tangled and not where:
         return table
     if table.rowid is None and not _is_without_rowid(database, name):
         raise TableRefused(
@@ -296,11 +315,11 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
         )
     keys = tuple(index.collision(table) for index in indexes if index.is_key(table))
     own = () if table.rowid is None else (_rowid_collision(table.rowid),)
-    if not tangled:
+    if not tangled and not where:
         # A row with the same key is replaced here as well.
         keys = ()
         own = () if table.rowid in table.key else own
-    return replace(table, collisions=(*own, *keys, *others), tangled=tangled)
+    return replace(table, collisions=(*own, *keys, *others), tangled=tangled, where=where)
 
 
 def described(database: sqlite3.Connection, name: str) -> SourceTable:
@@ -384,6 +403,94 @@ def _key_collations(
     return tuple(collations[column].upper() for column in key)
 
 
+# --- which rows are captured ----------------------------------------------------------------------
+
+_FILTER_WORDS = frozenset(
+    {"AND", "OR", "NOT", "IS", "NULL", "ISNULL", "NOTNULL", "IN", "BETWEEN", "TRUE", "FALSE"}
+    | {"COLLATE", "BINARY", "NOCASE", "RTRIM", "COALESCE", "IFNULL", "NULLIF", "TYPEOF"}
+)
+_FILTER_SIGNS = frozenset("=<>!(),")
+
+
+def check_filter(database: sqlite3.Connection, table: SourceTable, where: str) -> None:
+    """
+    Raise `TableRefused` unless `where` is a condition that every SQLite evaluates alike.
+
+    It is evaluated by triggers, in the application's connections, and by us. So it may only compare
+    columns and literals: functions can be replaced, may fail, and differ between versions.
+    """
+
+    def refused(why: str, **facts: str) -> TableRefused:
+        return TableRefused(
+            f"The filter {why}",
+            table=table.name,
+            where=where,
+            **facts,
+            remedy="Compare columns with each other or with literals, by =, <>, <, >, IN, BETWEEN"
+            " and IS, joined by AND, OR and NOT. Filter by anything else in the handler.",
+        )
+
+    if len(table.columns) > MOST_FILTERED:
+        raise refused(f"is of a table with more than {MOST_FILTERED} columns")
+    if any(each[0].startswith(("--", "/*")) for each in _TOKEN.finditer(where)):
+        raise refused("has a comment")
+    columns = {folded(name) for name in table.names}
+    depth = 0
+    before = "("
+    tokens = [token for token, _ in _tokens(where)]
+    for token, after in zip(tokens, [*tokens, ""][1:], strict=True):
+        depth += (token == "(") - (token == ")")
+        quote = token[0]
+        if depth < 0:
+            raise refused("has unbalanced parentheses")
+        if quote in "+-":
+            # The sign of a number: sums are not needed, and -> is something else.
+            if not after[:1].isdigit() or not (
+                before in "=<>(," or before.upper() in _FILTER_WORDS
+            ):
+                raise refused("uses an operator that is not supported", operator=token)
+        elif quote == "'" or quote.isdigit():
+            if len(token) == 1 and quote == "'":
+                raise refused("has a text without an end")
+        elif (
+            token not in _FILTER_SIGNS
+            and token.upper() not in _FILTER_WORDS
+            and not ((quote.isalpha() or quote in '_"`[') and folded(unquoted(token)) in columns)
+        ):
+            raise refused("has a word that is neither a column nor supported", word=token)
+        before = token
+    if depth:
+        raise refused("has unbalanced parentheses")
+    if not _filtered_columns(table, where):
+        raise refused("names no column")
+    try:
+        database.execute(
+            f"select 1 from {quoted(table.name)} "
+            f"where {filter_text(table, f'+{quoted(table.name)}.', where)} limit 0"
+        )
+    except sqlite3.OperationalError as error:
+        raise refused("is not a valid condition", reason=str(error)) from error
+
+
+def filter_text(table: SourceTable, row: str, where: str = "") -> str:
+    """
+    Return whether a row is captured, as SQL text; `row` precedes the names of its columns.
+
+    Values are compared as they are stored. In a trigger, NEW and OLD have no affinity; so that
+    triggers and copies agree, columns have none here either: the 5 of a column n is not '5'.
+    """
+    where = where or table.where
+    fields = ", ".join(
+        f"{row}{quoted(name)} as {quoted(name)}" for name in _filtered_columns(table, where)
+    )
+    return f"exists (select 1 from (select {fields}) as {quoted(table.name)} where ({where}))"
+
+
+def _filtered_columns(table: SourceTable, where: str) -> list[str]:
+    words = {folded(unquoted(word)) for word, _ in _tokens(where) if word[0] != "'"}
+    return [name for name in table.names if folded(name) in words]
+
+
 # --- unique indexes -------------------------------------------------------------------------------
 
 
@@ -405,7 +512,7 @@ class _UniqueIndex:
         """Return when a row of the table collides with NEW."""
         # Names in an expression mean columns of the table; in the subquery they mean those of NEW.
         # So the text of the expression need not be changed.
-        new, scope = _values_of_new(table)
+        new, scope = _values_of_new(table, [text for _, text, _ in self.terms])
         same = []
         for column, text, collation in self.terms:
             if column is not None:
@@ -413,19 +520,27 @@ class _UniqueIndex:
             else:
                 same.append(f"({text}) collate {quoted(collation)} = (select {text} {scope})")
         if self.where:
-            same += [f"({self.where})", f"(select {self.where} {scope})"]
+            # Whether NEW itself is in the index is not asked: it only saves a look at the row.
+            same.append(f"({self.where})")
         columns = [column for column, _, _ in self.terms if column is not None]
         known = len(columns) == len(self.terms) and not self.where
         return Collision(" and ".join(same), tuple(columns) if known else ())
 
 
-def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
+_COMPARISONS = frozenset("<>=!") | {"IN", "IS", "ISNULL", "NOTNULL", "NOT", "BETWEEN", "CASE"}
+
+
+def _values_of_new(table: SourceTable, texts: Sequence[str]) -> tuple[dict[str, str], str]:
     """
     Return the values that NEW will have, and a FROM clause with them as columns, as SQL text.
 
     In a BEFORE trigger, columns that are NOT NULL may have a null, which REPLACE will make the
-    default, and generated columns may not be computed.
+    default, and generated columns may not be computed. Unlike a column, NEW has no affinity: with
+    `n int`, n = '5' is true of a 5, and NEW.n = '5' is not. So if `texts` compare anything, the
+    columns of the FROM clause get the affinities of the table's columns.
     """
+    everything = [*texts, *(column.expression for column in table.columns if column.generated)]
+    compares = any(word.upper() in _COMPARISONS for text in everything for word, _ in _tokens(text))
     new = {}
     generated = []
     for column in table.columns:
@@ -439,6 +554,9 @@ def _values_of_new(table: SourceTable) -> tuple[dict[str, str], str]:
 
     def scope() -> str:
         fields = ", ".join(f"{value} as {quoted(name)}" for name, value in new.items())
+        if compares:
+            columns = ", ".join(f"{quoted(name)} as {quoted(name)}" for name in new)
+            fields = f"{columns} from {quoted(table.name)} where 0 union all select {fields}"
         return f"from (select {fields}) as {quoted(table.name)}"
 
     # One may depend on another one, in any order.

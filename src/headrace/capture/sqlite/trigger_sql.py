@@ -10,13 +10,17 @@ logs those that are gone as deleted, before the row itself. The stash is touched
 collide. Some of these stay, because the statement did nothing (IGNORE), updated the other row
 (UPSERT) or failed for this row: these are left in the stash, and removed with the next row that
 is written. If the writer has `recursive_triggers` on, the delete trigger runs for the removed rows;
-it removes them from the stash, so that they are logged once.
+it removes them from the stash, so that they are logged once. The triggers for this do not run for
+an update that sets no column of such an index, which is the usual one.
 
 In a *tangled* table, a change of one row may lead to changes of others before it is finished. So a
 row that is stashed may change, which the triggers follow. While an update moves it, it is not gone.
 What is left over is recognised by its time, which is that of the statement. A row that is replaced
 by one with the same key is logged as deleted, too, because these changes may have to be put in
 order (`capture_log`).
+
+If a table has a filter, rows for which it is not true are neither logged nor stashed. Then rows
+that are replaced by one with the same key are stashed as well: the new one may not be logged.
 
 An image has at most 1,996 columns. If two images do not fit into a row of the log, an update is two
 rows: the first one (`HALF`) has the row before, the second one the row after.
@@ -34,6 +38,7 @@ from headrace.capture.sqlite.tables import (
     differs,
     either,
     every,
+    filter_text,
 )
 
 PAIRED = 998
@@ -106,14 +111,31 @@ class _Texts:
             else [self._log(HALF, old), self._log(UPDATE, new)]
         )
         changed = [differs(column) for column in table.columns if not column.generated]
+        is_old, is_new = "", ""
+        if table.where:
+            is_old, is_new = (filter_text(table, f"{row}.") for row in ("OLD", "NEW"))
+            # A row that enters the captured ones is inserted, and one that leaves them is deleted.
+            update = [
+                self._log_if(UPDATE, f"{old}, {new}", f"{is_old} and {is_new}", both=True),
+                self._log_if(INSERT, new, f"{is_new} and not {is_old}"),
+                self._log_if(DELETE, old, f"{is_old} and not {is_new}"),
+            ]
+            insert = [self._log_if(INSERT, new, is_new)]
+            delete = [self._log_if(DELETE, old, is_old)]
         triggers: list[tuple[str, str, Sequence[str]]] = []
         if table.collisions:
             if table.rowid is not None and table.rowid not in self._columns:
                 rowid = quoted(table.rowid)
                 changed.append(f"OLD.{rowid} is not NEW.{rowid}")
-            same = f"delete from {self._stash} where {self._mine} and {self._is('OLD')}"
-            delete.insert(0, f"{same} and {self._image('OLD')}" if tangled else same)
+            kept = f"{self._mine} and {self._is('OLD')}"
+            if tangled:
+                kept += f" and {self._image('OLD')}"
+            else:
+                delete.insert(0, f"delete from {self._stash} where {kept}")
             gone = f"not {self._exists()}"
+            if table.where:
+                # The new row with this key may not be logged.
+                gone = f"({self._is('NEW')} or {gone})"
             if tangled:
                 placed = f"({self._is('NEW')} or {gone})"
                 finished = f"{self._stash}.moves is null and {placed}"
@@ -124,19 +146,38 @@ class _Texts:
                 delete += self._log_removed(f"{self._stash}.moves is null and {gone}")
             else:
                 insert[:0] = self._log_removed(gone)[:1]
-                update[:0] = self._log_removed(gone)[:1]
             triggers = [
                 ("before insert", self._collides(None), self._fill(None)),
-                ("before update", self._collides("OLD"), self._fill("OLD")),
+                (
+                    f"before update{self._colliding_columns}",
+                    self._collides("OLD"),
+                    self._fill("OLD"),
+                ),
             ]
+            if tangled:
+                # Before the row is deleted: what its foreign keys lead to must not log it, too.
+                stashed = f"exists (select 1 from {self._stash} where {kept})"
+                triggers.append(
+                    ("before delete", stashed, [f"delete from {self._stash} where {kept}"])
+                )
         triggers += [
             ("after insert", "", insert),
-            ("after update", either(changed), update),
+            ("after update", _both(either(changed), is_old and f"{is_old} or {is_new}"), update),
             ("after delete", "", delete),
         ]
-        made = {}
+        if table.collisions and not tangled:
+            # The newer one of two triggers for an event runs first: removed rows are logged first.
+            stashed = f"exists (select 1 from {self._stash} where {self._mine})"
+            removed = self._log_removed(gone)[:1]
+            triggers.append((f"after update{self._colliding_columns}", stashed, removed))
+        made: dict[str, str] = {}
         for when, condition, body in triggers:
-            name = self._names.trigger(self._plan, when.replace("after ", "").replace(" ", "_"))
+            timing, event = when.split()[:2]
+            name = self._names.trigger(
+                self._plan, event if timing == "after" else f"before_{event}"
+            )
+            if name in made:
+                name = self._names.trigger(self._plan, f"replaced_{event}")
             guard = f" when {condition}" if condition else ""
             steps = "; ".join(body)
             made[name] = (
@@ -145,10 +186,29 @@ class _Texts:
             )
         return made
 
+    @property
+    def _colliding_columns(self) -> str:
+        """
+        Return which columns an update has to set so that REPLACE can remove a row, as SQL text.
+
+        Then other updates do not run the trigger at all. It is empty, which is any column, unless
+        all of these columns are known by name, and can be set by no other name.
+        """
+        table = self._table
+        settable = {column.name for column in table.columns if not column.generated}
+        settable.discard(table.rowid or "")
+        names = dict.fromkeys(name for each in table.collisions for name in each.columns)
+        known = all(each.columns for each in table.collisions) and settable.issuperset(names)
+        return f" of {column_list(list(names))}" if known and not table.tangled else ""
+
     # -- the log ------------------------------------------------------------------------------
 
     def _log(self, op: int, values: str, *, both: bool = False) -> str:
         return f"insert into {self._into(op, both=both)} values ({self._facts(op)}, {values})"
+
+    def _log_if(self, op: int, values: str, condition: str, *, both: bool = False) -> str:
+        into = self._into(op, both=both)
+        return f"insert into {into} select {self._facts(op)}, {values} where {condition}"
 
     def _log_removed(self, condition: str) -> list[str]:
         """Return the statements that log rows of the stash as deleted, and remove them there."""
@@ -232,6 +292,8 @@ class _Texts:
                     f" and not exists (select 1 from {stash} where {self._mine}"
                     f" and {self._is(self._on)})"
                 )
+            if table.where:
+                where += f" and {filter_text(table, f'+{self._on}.')}"
             steps.append(
                 f"{into} select {self._plan}, {NOW}, {rowid}, {image} from {self._on} where {where}"
             )
@@ -286,3 +348,7 @@ class _Texts:
             if table.rowid not in table.key:
                 found.append(self._has_key(self._on))
         return f"exists (select 1 from {self._on} where {' and '.join(found)})"
+
+
+def _both(condition: str, other: str) -> str:
+    return f"({condition}) and ({other})" if other else condition

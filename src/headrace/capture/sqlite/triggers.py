@@ -31,12 +31,6 @@ restored from a copy contains its log and every reader's position, so nothing in
 it went back in time: positions would be used again for other changes (R40). Only the file itself
 is another one. A copy that is written over the same file has the same inode, and is not noticed.
 
-`CursorPruner` removes what all readers have read. Each reader keeps its cursor in the database.
-Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
-moments when the write lock is free: the application must not notice (R42). A step is limited by
-rows and by time, because large rows take longer. Pruning must not disturb the reader either, so if
-the lock is taken, or on any other error, it is retried later.
-
 SQLite refuses to drop a column that a trigger names. `alter` removes the triggers of every capture
 log in the file, runs ALTER TABLE and creates the triggers for the new columns, in one transaction.
 Nobody can write in between, so no change is missing, and the table need not be copied again.
@@ -50,7 +44,6 @@ import json
 import os
 import re
 import sqlite3
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,118 +106,6 @@ def _identity(database: sqlite3.Connection) -> str | None:
         return f"{os.statvfs(path).f_fsid}/{os.stat(path).st_ino}"  # noqa: PTH116 - of one file
     except OSError:
         return None  # the next read reports that the file is missing
-
-
-# --- pruning --------------------------------------------------------------------------------------
-
-STEP_ROWS = 500
-HELD_SECONDS = 0.002
-"""The limits of one step, during which no other connection can write (R42)."""
-
-STEP_SECONDS = 0.05
-"""Pause between two steps while there is more to remove: at most 10,000 rows a second."""
-
-REST_SECONDS = 1.0
-LONGEST_REST_SECONDS = 30.0
-
-
-class CursorPruner:
-    """Moves one reader's cursor and removes rows that no reader needs."""
-
-    def __init__(
-        self, database: sqlite3.Connection, reader: str, capture: str, names: CaptureNames = OURS
-    ) -> None:
-        self._database = database
-        self._names = names
-        self._reader = reader
-        self._capture = capture
-        self.allowed = 0
-        """The last row that this reader no longer needs, since it was opened."""
-
-        self._done = 0
-        self._more = False
-        self._due = 0.0
-        self._rest = REST_SECONDS
-
-    def allow(self, upto: int) -> None:
-        """Note that this reader no longer needs anything at or before `upto`."""
-        self.allowed = max(self.allowed, upto)
-
-    def step(self) -> None:
-        """Remove a few rows, if it is time and no other connection writes."""
-        now = time.monotonic()
-        if now < self._due or (self.allowed <= self._done and not self._more):
-            return
-        allowed = self.allowed
-        (patience,) = self._database.execute("pragma busy_timeout").fetchone()
-        self._database.execute("pragma busy_timeout = 0")
-        try:
-            self._more = self._remove(allowed)
-        except sqlite3.OperationalError:
-            self._due = now + self._rest
-            self._rest = min(self._rest * 2, LONGEST_REST_SECONDS)
-        else:
-            self._done = allowed
-            self._rest = REST_SECONDS
-            self._due = now + (STEP_SECONDS if self._more else REST_SECONDS)
-        finally:
-            self._database.execute(f"pragma busy_timeout = {int(patience)}")
-
-    def _remove(self, allowed: int) -> bool:
-        with writing(self._database):
-            self._database.execute(
-                f"update {self._names.readers} set cursor = max(cursor, ?) "
-                "where name = ? and capture = ?",
-                (allowed, self._reader, self._capture),
-            )
-            lowest = lowest_cursor(self._database, self._capture, self._names)
-            if lowest is None:
-                return False
-            _, more = remove_rows(self._database, lowest, self._names)
-            return more
-
-
-def lowest_cursor(
-    database: sqlite3.Connection, capture: str, names: CaptureNames = OURS
-) -> int | None:
-    """Return the row that the slowest reader has read; None if there is no reader."""
-    # Cursors of another capture refer to other numbers: those readers start over anyway.
-    (lowest,) = database.execute(
-        f"select min(cursor) from {names.readers} where capture = ?", (capture,)
-    ).fetchone()
-    return None if lowest is None else int(lowest)
-
-
-def remove_rows(
-    database: sqlite3.Connection, before: int, names: CaptureNames = OURS
-) -> tuple[int, bool]:
-    """
-    Remove some rows before this one; return how many, and whether there are more.
-
-    This is one step, within a transaction of the caller. The newest row always stays.
-    """
-    first, last = log_ends(database, names)
-    # Strictly below the cursor: the row at the cursor is checked later (R40).
-    end = min(before, last)
-    stop = min(end, first + STEP_ROWS)
-    until = time.monotonic() + HELD_SECONDS
-    removed, count = 0, 1
-    while first < stop:
-        # Twice as many each time: one may be large, and most are small.
-        first, count = min(stop, first + count), 2 * count
-        done = database.execute(f"delete from {names.log} where seq < ?", (first,))
-        removed += done.rowcount
-        if time.monotonic() >= until:
-            break
-    return removed, first < end
-
-
-def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:
-    """Return the numbers of the first and the last row of the log; 0 if there is none."""
-    # Two queries: with both in one query, SQLite reads the whole table.
-    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
-    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
-    return int(first or 0), int(last or 0)
 
 
 # --- log table, triggers and plans ----------------------------------------------------------------
@@ -367,7 +248,7 @@ def amiss(
     graph = WriteGraph(database)
     return [
         table.name
-        for table in tables
+        for table in _filtered(database, tables, names)
         if not _matches(database, table, latest(every, table.name), found, graph, names)
     ]
 
@@ -396,6 +277,17 @@ def _matches(
         and not graph.overtaking(table.name, min(trigger.number for trigger in own))
         and (not table.by_rowid or _keeps_rowids(database, plan.id, names))
     )
+
+
+def _filtered(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> list[SourceTable]:
+    """Return the tables as they are captured: some with a filter."""
+    known = filters(database, names)
+    return [
+        inspect(database, table.name, known[table.name]) if table.name in known else table
+        for table in tables
+    ]
 
 
 def _is_plain(table: SourceTable, graph: WriteGraph) -> bool:
@@ -437,16 +329,21 @@ def changed(
 
 
 def install(
-    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    names: CaptureNames = OURS,
+    where: Mapping[str, str] | None = None,
 ) -> str:
     """
     Set up the capture of `tables`, in one transaction, and return the capture's uuid.
 
-    Does nothing, and takes no lock, if everything is set up already.
+    Does nothing, and takes no lock, if everything is set up already. `where` has the filters of
+    these tables; if it is None, they keep those that they have.
     """
     capture = capture_id(database, names)
     if (
         capture is not None
+        and (where is None or not _other_filters(database, tables, where, names))
         and not amiss(database, tables, names)
         and _sealed(database, names)
         and _noted_sealed(database, names)
@@ -456,7 +353,8 @@ def install(
     with writing(database):
         # Inspected again: another process may have set it up before we got the lock, and a
         # trigger that names a dropped column would make writes fail (R42).
-        return make(database, [inspect(database, table.name) for table in tables], names)
+        tables = [inspect(database, table.name) for table in tables]
+        return make(database, tables, names, where=where)
 
 
 def make(
@@ -464,6 +362,7 @@ def make(
     tables: Sequence[SourceTable],
     names: CaptureNames,
     *,
+    where: Mapping[str, str] | None = None,
     exact: Collection[str] = (),
     renamed: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
@@ -474,7 +373,16 @@ def make(
     the old names of columns, by table and new name.
     """
     upgraded = _upgradable(database, names)
+    if where is None:
+        tables = _filtered(database, tables, names)
+    else:
+        check_filters(database, _in_use(database, tables, names), where, names)
+        tables = [inspect(database, each.name, where.get(each.name, "")) for each in tables]
     capture = _make_tables(database, tables, names)
+    for table in tables:
+        _remove_filter(database, table.name, names)
+        if table.where:
+            put_fact(database, names, _FILTER + table.name, table.where)
     every = plans(database, names)
     for trigger in _triggers(database, names):
         if trigger.late:
@@ -487,6 +395,60 @@ def make(
         _capture_table(database, table, every, names, gap=table.name not in known, renamed=before)
     _seal(database, names)
     return capture
+
+
+_FILTER = "where/"
+
+
+def filters(database: sqlite3.Connection, names: CaptureNames) -> dict[str, str]:
+    """Return the conditions for rows that are captured, by table; only of tables that have one."""
+    return {table: str(where) for table, where in facts(database, names, _FILTER)}
+
+
+def check_filters(
+    database: sqlite3.Connection,
+    tables: Collection[str],
+    where: Mapping[str, str],
+    names: CaptureNames,
+) -> None:
+    """Raise `SourceRefused` if one of these tables is captured with another filter."""
+    known = filters(database, names)
+    for table in tables:
+        if known.get(table, "") != where.get(table, ""):
+            raise SourceRefused(
+                "The table is captured with another filter",
+                table=table,
+                log_table=names.log_table,
+                where=known.get(table, "none"),
+                remedy="Use the same filter (where=) for all readers of a log, or another log"
+                " table. To change the filter, remove the table first (teardown).",
+            )
+
+
+def _other_filters(
+    database: sqlite3.Connection,
+    tables: Sequence[SourceTable],
+    where: Mapping[str, str],
+    names: CaptureNames,
+) -> bool:
+    known = filters(database, names)
+    return any(known.get(table.name, "") != where.get(table.name, "") for table in tables)
+
+
+def _in_use(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames
+) -> list[str]:
+    """Return the tables that are captured already, or have a reader."""
+    if not has_table(database, names.companion("readers")):
+        return []
+    rows = database.execute(f"select name from {names.readers}").fetchall()
+    read = {name.removeprefix(LIBRARY).partition("/")[2] for (name,) in rows}
+    on = {folded(trigger.on) for trigger in _triggers(database, names)}
+    return [each.name for each in tables if each.name in read or folded(each.name) in on]
+
+
+def _remove_filter(database: sqlite3.Connection, table: str, names: CaptureNames) -> None:
+    database.execute(f"delete from {names.meta} where name = ?", (_FILTER + table,))
 
 
 def _seal(database: sqlite3.Connection, names: CaptureNames) -> None:
@@ -730,6 +692,10 @@ def take_out(
     if tables is None or (not left and not _awaited(database, names)):
         for name in every_table(names):
             database.execute(f"drop table if exists {name}")
+    elif tables is not None:
+        for table in filters(database, names):
+            if not has_triggers(database, table, names):
+                _remove_filter(database, table, names)
 
 
 def has_triggers(database: sqlite3.Connection, table: str, names: CaptureNames = OURS) -> bool:
@@ -800,6 +766,14 @@ def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigge
 def _made_for(trigger: _Trigger, every: Mapping[int, CapturedColumns]) -> str | None:
     plan = every.get(trigger.plan)
     return None if plan is None else plan.table
+
+
+def log_ends(database: sqlite3.Connection, names: CaptureNames = OURS) -> tuple[int, int]:
+    """Return the numbers of the first and the last row of the log; 0 if there is none."""
+    # Two queries: with both in one query, SQLite reads the whole table.
+    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
+    (last,) = database.execute(f"select max(seq) from {names.log}").fetchone()
+    return int(first or 0), int(last or 0)
 
 
 def has_table(database: sqlite3.Connection, table: str) -> bool:

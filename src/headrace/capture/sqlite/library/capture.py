@@ -100,6 +100,11 @@ class Capture:
     has created at the end of its run; its reader has a name of its own by default. `dead_letters`
     is the path of a file for records that the handler refuses by raising `RecordsRefused`.
 
+    `where` has a condition for each table of which only some rows are captured. The triggers
+    evaluate it, so that other changes cost almost nothing. A row that begins to fulfil it is an
+    INSERT, and one that no longer does is a DELETE. It needs a `log_table` of its own, all of whose
+    readers have the same conditions.
+
     The database is not opened before a method is called. All methods may be called from any
     thread.
     """
@@ -119,7 +124,28 @@ class Capture:
         ephemeral: bool = False,
         standby: bool = False,
         dead_letters: str | Path | None = None,
+        where: Mapping[str, str] | None = None,
     ) -> None:
+        if where and CaptureNames.of(log_table) == OURS:
+            raise SourceRefused(
+                "A filter needs a capture log of its own",
+                log_table=log_table,
+                remedy="Set log_table= to another name: engines read the default log, and need"
+                " every change.",
+            )
+        if empty := [table for table, each in (where or {}).items() if not each.strip()]:
+            raise SourceRefused(
+                "A filter is empty",
+                tables=", ".join(empty),
+                remedy="Leave the table out of where to capture all of its rows.",
+            )
+        unknown = [] if tables is None else sorted(set(where or ()).difference(tables))
+        if unknown:
+            raise SourceRefused(
+                "A filter is for a table that is not captured",
+                tables=", ".join(unknown),
+                remedy="Name the table in tables, exactly as in the database.",
+            )
         if batch_size < 1:
             raise SourceRefused(
                 "batch_size must be at least 1", batch_size=batch_size, remedy="Use 1 or more."
@@ -147,6 +173,7 @@ class Capture:
             dead_letters=None
             if dead_letters is None
             else str(Path(dead_letters).expanduser().absolute()),
+            where=dict(where or {}),
         )
         self._retention = retention
         self._handler = handler
@@ -181,7 +208,8 @@ class Capture:
             _refuse_other_log(database, names)
             found, refused = capturable(database, self._settings.tables)
             tables = tuple(table.name for table in found)
-            triggers.install(database, found, names)
+            self._check_tables_of_filters(tables)
+            triggers.install(database, found, names, self._settings.where)
             cursors = ReaderCursors(database, names, self._settings.reader)
             cursors.register(tables)
             if self._retention is not None:
@@ -189,6 +217,12 @@ class Capture:
                     set_retention(cursors, self._retention)
             self._clean_up(database)
             return SetUp(tables, refused)
+
+    def _check_tables_of_filters(self, tables: Sequence[str]) -> None:
+        if missing := sorted(set(self._settings.where).difference(tables)):
+            raise SourceRefused(
+                "A filter is for a table that is not captured", tables=", ".join(missing)
+            )
 
     def _clean_up(self, database: sqlite3.Connection) -> None:
         """Remove what runs that were killed have left, and apply the limits of readers."""

@@ -24,8 +24,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.capture_log import ReaderRow, reader_rows, row_bytes
+from headrace.capture.sqlite import capture_log, triggers
+from headrace.capture.sqlite.capture_log import (
+    ReaderRow,
+    RowRemoval,
+    lowest_cursor,
+    reader_rows,
+    row_bytes,
+)
 from headrace.capture.sqlite.database import (
     CaptureNames,
     CapturePosition,
@@ -257,17 +263,18 @@ def advance_history(
 def remove_read(database: sqlite3.Connection, names: CaptureNames) -> int:
     """Remove all rows that no reader needs, in small steps; return how many."""
     capture = str(triggers.capture_id(database, names))
+    removal = RowRemoval(database, names)
     removed = 0
     while True:
-        with writing(database):
-            lowest = triggers.lowest_cursor(database, capture, names)
+        with removal.step():
+            lowest = lowest_cursor(database, capture, names)
             # Without any reader only the newest row has to stay: numbers must not come again.
             _, last = triggers.log_ends(database, names)
-            count, more = triggers.remove_rows(database, last if lowest is None else lowest, names)
-            removed += count
+            more = removal.remove(last if lowest is None else lowest)
+        removed += removal.removed
         if not more:
             return removed
-        time.sleep(triggers.STEP_SECONDS)
+        time.sleep(capture_log.STEP_SECONDS)
 
 
 # --- going back -----------------------------------------------------------------------------------

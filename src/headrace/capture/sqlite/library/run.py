@@ -4,8 +4,8 @@ One run of a capture: open, copy, follow, acknowledge, close.
 Everything runs on the caller's thread, on one connection. It reads in short transactions, with the
 same code as the engine's source (`copy.Pages`, `capture_log.CaptureLog`), and delivers what it
 read in batches. It writes only two things: a cursor after a batch, and from time to time the
-removal of rows that no reader needs (`triggers.CursorPruner`). A lock of another connection delays
-these, and reading too, for as long as it is held; it is not an error (R42).
+removal of rows that no reader needs (`CursorPruner`). A lock of another connection delays these,
+and reading too, for as long as it is held; it is not an error (R42).
 
 `CaptureRun` is the run. `ChangeFollower` returns the next changes of its tables, and detects
 whether any may be missing.
@@ -24,13 +24,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Literal, TypeVar
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.capture_log import CaptureLog, compare, end_of
+from headrace.capture.sqlite.capture_log import CaptureLog, CursorPruner, compare, end_of
 from headrace.capture.sqlite.copy import Pages, has_order
 from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
@@ -68,7 +68,7 @@ from headrace.capture.sqlite.library.records import (
     TableCopy,
 )
 from headrace.capture.sqlite.library.retention import advance_history, expire, position_at
-from headrace.capture.sqlite.tables import SourceTable, capturable, described, inspect
+from headrace.capture.sqlite.tables import SourceTable, capturable, check_filter, described, inspect
 from headrace.capture.sqlite.watch import Waiter, Wake
 from headrace.errors import (
     CaptureError,
@@ -158,6 +158,7 @@ class RunSettings:
     ephemeral: bool = False
     standby: bool = False
     dead_letters: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
 
 
 class CaptureRun:
@@ -221,7 +222,11 @@ class CaptureRun:
             self._leases.take()
         # Once more: a run that ended just now may have moved them.
         known = self._patient(self._known_positions)
+        self._patient(partial(self._check_filters, tables))
         return {table: known[table] for table in tables if table in known}
+
+    def _check_filters(self, tables: Sequence[str]) -> None:
+        triggers.check_filters(self._database, tables, self._settings.where, self._names)
 
     def _set_up(self) -> None:
         database, names = self._database, self._names
@@ -229,7 +234,7 @@ class CaptureRun:
         # In one transaction: triggers without a reader would stay after a kill.
         with writing(database):
             found, _ = capturable(database, self._settings.tables)
-            triggers.make(database, found, names)
+            triggers.make(database, found, names, where=self._settings.where)
             self._cursors.enrol([table.name for table in found], self._lock.run)
 
     # -- copy -------------------------------------------------------------------------------
@@ -252,6 +257,9 @@ class CaptureRun:
         It continues at `point`, and `stores` how far it has come. Raises `SchemaChanged` if the
         table was altered meanwhile.
         """
+        if where := self._settings.where.get(table.name):
+            self._patient(partial(check_filter, self._database, table, where))
+            table = replace(table, where=where)
         first = point.first if point else self._patient(partial(self._changes_after, table))
         verify = SchemaWatch(
             self._database, partial(self._look_at_copied, table, captured=first is not None)
@@ -264,8 +272,14 @@ class CaptureRun:
             self._source,
             resumes=point is not None,
         )
+
+        def begins() -> None:
+            if self._closing():
+                pages.close()  # with a filter there may be no batch for a long time
+            verify()
+
         pages = Pages(
-            *(self._database, self._path, table, verify, partial(self._read_all, copy, first)),
+            *(self._database, self._path, table, begins, partial(self._read_all, copy, first)),
             locked=self._locked,
             after=point.key if point else None,
         )
@@ -275,7 +289,7 @@ class CaptureRun:
             self._handle(batch)
             if stores and first is not None and copy.plan is not None:
                 self._store_point(table, copy.plan, first, batch)
-        return first
+        return first if copy.finished else None
 
     def _read_all(self, copy: TableCopy, first: CapturePosition | None) -> None:
         copy.finished = True
@@ -432,6 +446,7 @@ class CaptureRun:
         database, names = self._database, self._names
         with reading(database):
             self._look_for_position(table)
+            self._check_filters([table])
             found = inspect(database, table)
             if not triggers.amiss(database, [found], names):
                 return found
@@ -520,7 +535,7 @@ class CaptureRun:
         database, waiting = self._database, self._waiting
         size = self._settings.batch_size
         following = self._patient(partial(ChangeFollower, database, self._names, positions, size))
-        pruning = triggers.CursorPruner(database, "", following.epoch, self._names)
+        pruning = CursorPruner(database, "", following.epoch, self._names)
         self._stored = self._handled = following.log.at
         set_lock_timeout(database, BUSY_SECONDS)
         more = True
@@ -562,7 +577,7 @@ class CaptureRun:
             set_lock_timeout(database, LOCK_SECONDS)
             self._store(following, last=True)
 
-    def _apply_limits(self, following: ChangeFollower, pruning: triggers.CursorPruner) -> None:
+    def _apply_limits(self, following: ChangeFollower, pruning: CursorPruner) -> None:
         """Let other readers expire that are above their limits, and move the history."""
         now = time.monotonic()
         if now < self._limits_at or self._stored is None:

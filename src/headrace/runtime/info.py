@@ -289,6 +289,15 @@ class PipelineInfo:
     spark_down_seconds: float | None = None
     """For how long Spark has been dead, or has not answered; None if it runs."""
 
+    held_keys: int = 0
+    """Keys that dead letters hold."""
+
+    rows_given_up: Mapping[str, int] = field(default_factory=dict)
+    """By table, rows that may differ from the source's, because dead letters were purged."""
+
+    notices: tuple[HeadraceError, ...] = ()
+    """What someone should know while it runs: many held keys, rows that may differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:

@@ -40,9 +40,9 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.engine.apply_config import ConfigPlan
     from headrace.changelog.position import Position
     from headrace.deadletters.ledger import Purged
+    from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import EngineConfig
     from headrace.runtime.info import PipelineInfo

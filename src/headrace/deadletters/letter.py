@@ -533,13 +533,22 @@ def read_chosen(
         by_number.setdefault(each.number, []).append(each)
     found: list[DeadLetter] = []
     for number, wanted in by_number.items():
-        record = read_record(records, pipeline, number)
-        assert isinstance(record, Page | CompactedDeadLetters)
+        record = _page(records, pipeline, number)
         with _named(records, number):
             found += _opened(record, wanted)
     # Rows of a baseline come before the changes that follow it.
     found.sort(key=lambda each: (each.position, each.baseline is None, each.table, each.keys))
     return tuple(found)
+
+
+def _page(records: Records, pipeline: str, number: int) -> Page | CompactedDeadLetters:
+    """Return a record that has dead letters."""
+    record = read_record(records, pipeline, number)
+    if not isinstance(record, Page | CompactedDeadLetters):
+        # Number 1 was replaced by a checkpoint.
+        with _named(records, number):
+            raise CorruptLetters("A file of dead letters is missing")
+    return record
 
 
 def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> Iterator[DeadLetter]:
@@ -604,8 +613,7 @@ def compacted(
     stored: list[StoredDeadLetter] = []
     ended: list[EndedDeadLetter | None] = []
     for source, wanted in sorted(by_number.items()):
-        record = read_record(records, pipeline, source)
-        assert isinstance(record, Page | CompactedDeadLetters)
+        record = _page(records, pipeline, source)
         with _named(records, source):
             read = read_groups(record)
         of_group: dict[int, list[Located]] = {}

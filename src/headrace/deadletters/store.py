@@ -25,7 +25,6 @@ Long because the store and where it may be are one contract.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -461,14 +460,21 @@ class DeadLetterStore:
             kept = self._ledger.kept(now - self._keep)
             if not self._last or len(kept) > MOST_COMPACTED:
                 return
-            record = compacted(
-                self._records,
-                self._pipeline,
-                self._last + 1,
-                [each.located for each in kept],
-                self._ledger.purged,
-                now,
-            )
+            try:
+                record = compacted(
+                    self._records,
+                    self._pipeline,
+                    self._last + 1,
+                    [each.located for each in kept],
+                    self._ledger.purged,
+                    now,
+                )
+            except CorruptLetters as error:
+                if max(self._records.numbers(), default=0) > self._last:
+                    raise AlreadyStored(
+                        "Another engine has written", file=self._records.path(self._last + 1)
+                    ) from error
+                raise
             self._doubtful = True
             try:
                 self._records.create(record.number, encode(record))
@@ -547,7 +553,7 @@ def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
         return here if place is None else _made(policy, pipeline)
     earlier = here if before is None else _readable(before, pipeline)
     if earlier is not None:
-        ledger = _ledger_of(earlier, pipeline)
+        ledger = ledger_of(earlier, pipeline)
         if ledger.chosen(None, superseded=False):
             raise LettersElsewhere(
                 "The pipeline has dead letters in another store",
@@ -610,7 +616,8 @@ def _readable(place: _Place, pipeline: str) -> Records | None:
     return in_files(opened(place.location), pipeline) if place.type == "s3" else None
 
 
-def _ledger_of(records: Records, pipeline: str) -> Ledger:
+def ledger_of(records: Records, pipeline: str) -> Ledger:
+    """Return the ledger of a pipeline from its records."""
     ledger = Ledger()
     for record in history(records, pipeline):
         ledger.take(record)
@@ -644,7 +651,8 @@ def read_letters(
     Return the dead letters of all pipelines, or of one, in a data directory.
 
     They are ordered by pipeline, then by position. This needs no engine and does not disturb a
-    running one: nothing is created, synced or removed.
+    running one: nothing is created, synced or removed. Those in memory, or in a store of another
+    package, are not among them: see `pipelines_elsewhere`.
     """
     found: list[DeadLetter] = []
     for name, records in stores_in(files, pipeline):
@@ -653,14 +661,21 @@ def read_letters(
 
 
 def read_records(
-    records: Records, pipeline: str, *, superseded: bool = False
+    records: Records,
+    pipeline: str,
+    table: str | None = None,
+    *,
+    superseded: bool = False,
+    after: Position | None = None,
+    limit: int | None = None,
 ) -> tuple[DeadLetter, ...]:
-    """Return the dead letters of a pipeline from its records; nothing is created or removed."""
+    """Return dead letters of a pipeline as `DeadLetterStore.all` does, from its records alone."""
     for left in reversed(range(_AGAIN)):
         newest = max(records.numbers(), default=0)
-        known = _ledger_of(records, pipeline).chosen(None, superseded=superseded)
+        known = ledger_of(records, pipeline).chosen(table, superseded=superseded)
+        chosen = [each.located for each in limited(known, after, limit)]
         try:
-            return read_chosen(records, pipeline, [each.located for each in known])
+            return read_chosen(records, pipeline, chosen)
         except CorruptLetters:
             # An engine may have merged the files meanwhile.
             if not left or newest == max(records.numbers(), default=0):

@@ -24,7 +24,9 @@ class Records(Protocol):
     Numbered records of one owner: bytes under numbers from 1 to 2^48 - 1.
 
     *Exclusive*: of several that create the same number, one does; the others get `AlreadyStored`,
-    in other processes and on other machines, too (R31). A record never changes.
+    in other processes and on other machines, too (R31). Only one with the same bytes may be taken
+    for the first: over a network, a writer may not know whether its own attempt took effect. A
+    record never changes.
     *Durability*: when `create` returns, the record is durable. It is absent or whole at all times,
     and is listed and read at once. What `remove` removed may come back after a crash.
     *Failure*: `StorageError` or `StorageFull`; a record whose creation failed may exist or not.

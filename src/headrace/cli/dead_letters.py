@@ -29,6 +29,9 @@ A date or time that Python cannot represent is PostgreSQL's text, with `days` or
 
 The views are a list of dead letters, a table of their numbers, and one dead letter in full. Values
 are row data: nothing in them may move the cursor of a terminal or be taken for markup.
+
+Long because the verbs are listed with the JSON and the views of a dead letter, which all of them
+share.
 """
 
 from __future__ import annotations

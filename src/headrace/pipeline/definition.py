@@ -54,7 +54,9 @@ class DeadLetters:
     """
 
     def __post_init__(self) -> None:
-        if self.keep_seconds < 3_600:
+        seconds = duration(self.keep) if isinstance(self.keep, str) else float(self.keep)
+        object.__setattr__(self, "keep", seconds)
+        if seconds < 3_600:
             raise WrongValue("DeadLetters(keep=) must be at least an hour", given=self.keep)
         if isinstance(self.store, str):
             if elsewhere(self.store):
@@ -75,7 +77,7 @@ class DeadLetters:
     @property
     def keep_seconds(self) -> float:
         """`keep` in seconds."""
-        return duration(self.keep) if isinstance(self.keep, str) else float(self.keep)
+        return float(self.keep)
 
     @property
     def warns_from(self) -> int:

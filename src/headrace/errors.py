@@ -50,7 +50,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RowFailed                a row that cannot be computed
     - TooManyFailed            more such rows in a batch, or more held keys, than allowed
     - CorruptLetters           a file of dead letters is missing or damaged
-    - LettersElsewhere         dead letters that hold keys are in another store than configured
+    - DeadLettersElsewhere     dead letters that hold keys are in another store than configured
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
@@ -130,6 +130,7 @@ __all__ = [
     "CorruptLetters",
     "CorruptSegment",
     "CredentialsRefused",
+    "DeadLettersElsewhere",
     "FellBehind",
     "Fenced",
     "FunctionFailed",
@@ -139,6 +140,7 @@ __all__ = [
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
+    "KeysHeld",
     "LeaseLost",
     "LeaseTaken",
     "Locked",
@@ -168,6 +170,7 @@ __all__ = [
     "Reopening",
     "RowFailed",
     "RowRefused",
+    "RowsGivenUp",
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
@@ -1032,10 +1035,10 @@ class CorruptLetters(PipelineError):
     )
 
 
-class LettersElsewhere(PipelineError):
+class DeadLettersElsewhere(PipelineError):
     """A pipeline is to use another store for its dead letters, and the present one has some."""
 
-    code = "pipeline.letters_elsewhere"
+    code = "pipeline.dead_letters_elsewhere"
     exit_code = 2
     remedy = (
         "Use the present store until they have ended: reload their tables, or purge them with"

@@ -14,7 +14,6 @@ from headrace.capture.postgres import definition, options
 from headrace.capture.postgres import definition as postgres_settings
 from headrace.capture.sqlite import definition as sqlite_settings
 from headrace.capture.sqlite.tables import KINDS
-from headrace.config import plugins
 from headrace.config.schema import Key, Plain, Text, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
@@ -278,7 +277,7 @@ def test_where_dead_letters_are_is_configured(
     assert store_of("memory") == "memory"
     assert store_of({"type": "s3", "location": "s3://shop/a"}) == "s3://shop/a"
     monkeypatch.setattr(
-        plugins.metadata,
+        metadata,
         "entry_points",
         lambda group: (
             [metadata.EntryPoint("shelf", f"{__name__}:Shelf", group)]

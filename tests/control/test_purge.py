@@ -11,7 +11,7 @@ from headrace.deadletters import store
 from headrace.deadletters.ledger import Purged
 from headrace.deadletters.store import read_letters
 from headrace.engine.engine import Engine
-from headrace.errors import BadTransform, LettersElsewhere, NotRunning, UnsafeStorage
+from headrace.errors import BadTransform, DeadLettersElsewhere, NotRunning, UnsafeStorage
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -82,7 +82,7 @@ def test_conditions_of_a_purge_all_hold(market: Market) -> None:
         assert await_that(engine, lambda: len(engine.dead_letters()) == 1)
         ago = datetime.now(UTC) - timedelta(hours=1)
         for condition in ({"table": "others"}, {"code": "OTHER"}, {"before": ago}):
-            assert engine.purge_dead_letters("orders", **condition) == ()  # type: ignore[arg-type]
+            assert engine.purge_dead_letters("orders", **condition) == ()
         assert engine.purge_dead_letters("orders", table="orders", code="DIVIDE_BY_ZERO")
         with pytest.raises(NotRunning):
             engine.purge_dead_letters("nobody")
@@ -192,7 +192,7 @@ def test_dead_letters_in_a_bucket_of_their_own_are_found_by_the_next_engine(
     assert read_letters(Files(world.disk, "/data")) == run.delivery.dead_letters.all()
     # Another store would not know what it holds.
     other = Pipeline(world.source, "orders", target)
-    with pytest.raises(LettersElsewhere):
+    with pytest.raises(DeadLettersElsewhere):
         world.run(other, runner)
 
 
@@ -204,7 +204,7 @@ def test_a_bucket_that_is_not_safe_for_two_writers_is_refused_before_it_is_used(
         """Ignores conditions, as some storages do."""
 
         def store(self, key: str, data: object, *, new: bool) -> None:
-            super().store(key, data, new=False)  # type: ignore[arg-type]
+            super().store(key, data, new=False)
 
     bucket = Careless()
     monkeypatch.setattr(store, "opened", lambda place: Objects(bucket, "shop", ""))

@@ -28,7 +28,7 @@ from headrace.deadletters.store import (
 from headrace.errors import (
     AlreadyStored,
     CorruptLetters,
-    LettersElsewhere,
+    DeadLettersElsewhere,
     StorageError,
     UnknownFormat,
     WrongValue,
@@ -75,9 +75,9 @@ def key(number: int) -> bytes:
     return found
 
 
-def merging(files: Files, clock: Clock | None = None, **options: float) -> DeadLetterStore:
+def merging(files: Files) -> DeadLetterStore:
     """Return a store that merges its files as soon as there are three."""
-    return DeadLetterStore.open(files, "orders", clock or Clock(), compact_files=3, **options)  # type: ignore[arg-type]
+    return DeadLetterStore.open(files, "orders", Clock(), compact_files=3)
 
 
 def reasons(letters: DeadLetterStore) -> list[tuple[int, str | None]]:
@@ -566,7 +566,7 @@ def test_a_store_in_memory_is_kept_as_long_as_its_records_are(files: Files) -> N
 def test_another_store_is_refused_while_the_present_one_holds_keys(files: Files) -> None:
     local = placed(files, DeadLetters())
     local.add([inserted(1, 1)])
-    with pytest.raises(LettersElsewhere) as caught:
+    with pytest.raises(DeadLettersElsewhere) as caught:
         placed(files, DeadLetters(store="memory"))
     assert caught.value.facts["count"] == 1
     assert pipelines_elsewhere(files) == {}

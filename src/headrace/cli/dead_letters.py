@@ -287,10 +287,9 @@ def purge_dead_letters(
 
     Without options all of them; with several, those that all of the options name. Later changes of
     the same rows that wait behind them are given up, too. Their keys are released: the next
-    changes of these rows reach the target again. Until then, and as long as columns of theirs are
-    not set anew, the target's rows may differ from those of the source; headrace status says so
-    until headrace reload copies the table again. Shows what would be purged, and asks before doing
-    it. --json does not ask, and purges only with --yes.
+    changes of these rows reach the target again. The target's rows may differ from those of the
+    source; headrace status says so until headrace reload copies the table again. Shows what would
+    be purged, and asks before doing it. --json does not ask, and purges only with --yes.
     """
     folder = used_folder(data_directory(config, sets, data))
     chosen = {

@@ -65,7 +65,7 @@ from headrace.deadletters.letter import (
     page,
     read_chosen,
 )
-from headrace.errors import AlreadyStored, CorruptLetters, LettersElsewhere, StorageError
+from headrace.errors import AlreadyStored, CorruptLetters, DeadLettersElsewhere, StorageError
 from headrace.pipeline.definition import DeadLetters, OnError
 from headrace.storage.files import Files
 from headrace.storage.records import MemoryRecords, Records, RecordStorage
@@ -514,11 +514,11 @@ class Figures:
 
 # --- where a store is -----------------------------------------------------------------------------
 
-_PLACE = "store"
+_LOCATION_FILE = "store"
 """The file, in the pipeline's folder, that says where else its dead letters are."""
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _StoreLocation(msgspec.Struct, frozen=True):
     """Where the dead letters of a pipeline are, if not next to the log."""
 
     type: str
@@ -538,7 +538,7 @@ def open_store(
 
     `files` is where the log is; `records` are those of an earlier call, which a store in memory
     must get again. Where they are is noted there, for readers without the configuration. Raises
-    `LettersElsewhere` if an earlier store holds keys: they would be forgotten.
+    `DeadLettersElsewhere` if an earlier store holds keys: they would be forgotten.
     """
     policy = on_error if isinstance(on_error, DeadLetters) else DeadLetters()
     if records is None:
@@ -547,7 +547,7 @@ def open_store(
 
 
 def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
-    place, before = _place_of(policy), _noted(files, pipeline)
+    place, before = _location_of(policy), _noted(files, pipeline)
     here = in_files(files, pipeline)
     if place == before:
         return here if place is None else _made(policy, pipeline)
@@ -555,13 +555,13 @@ def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
     if earlier is not None:
         ledger = ledger_of(earlier, pipeline)
         if ledger.chosen(None, superseded=False):
-            raise LettersElsewhere(
+            raise DeadLettersElsewhere(
                 "The pipeline has dead letters in another store",
                 pipeline=pipeline,
                 store="local" if before is None else before.location,
                 count=len(ledger.chosen(None, superseded=False)),
             )
-    name = f"{FOLDER}/{pipeline}/{_PLACE}"
+    name = f"{FOLDER}/{pipeline}/{_LOCATION_FILE}"
     if place is None:
         files.remove(name)
         return here
@@ -574,17 +574,17 @@ def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
     return found
 
 
-def _place_of(policy: DeadLetters) -> _Place | None:
+def _location_of(policy: DeadLetters) -> _StoreLocation | None:
     match policy.store:
         case "local":
             return None
         case "memory":
-            return _Place("memory", "memory")
+            return _StoreLocation("memory", "memory")
         case str(location):
-            return _Place("s3", location)
+            return _StoreLocation("s3", location)
         case storage:
             assert isinstance(storage, RecordStorage)
-            return _Place(storage.type, storage.location)
+            return _StoreLocation(storage.type, storage.location)
 
 
 def _made(policy: DeadLetters, pipeline: str) -> Records:
@@ -598,20 +598,20 @@ def _made(policy: DeadLetters, pipeline: str) -> Records:
             return storage.records(pipeline)
 
 
-def _noted(files: Files, pipeline: str) -> _Place | None:
+def _noted(files: Files, pipeline: str) -> _StoreLocation | None:
     """Return where the dead letters of a pipeline were last; None for next to the log."""
     try:
-        data = files.read(f"{FOLDER}/{pipeline}/{_PLACE}")
+        data = files.read(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(data, type=_Place)
+        return msgspec.json.decode(data, type=_StoreLocation)
     except msgspec.DecodeError as error:
-        path = files.path(f"{FOLDER}/{pipeline}/{_PLACE}")
+        path = files.path(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
         raise CorruptLetters("The file cannot be read", file=path) from error
 
 
-def _readable(place: _Place, pipeline: str) -> Records | None:
+def _readable(place: _StoreLocation, pipeline: str) -> Records | None:
     """Return records that can be read without the engine that writes them."""
     return in_files(opened(place.location), pipeline) if place.type == "s3" else None
 

@@ -190,6 +190,22 @@ def test_the_summary_counts_by_table_and_reason_and_the_rows_that_were_given_up(
     }
 
 
+def test_both_find_the_data_directory_as_the_configuration_says(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)
+    config = data / "shop.conf"
+    config.write_text(f'data = "{data}"')
+    for options in (["--config", config], ["--set", f"data={data}"]):
+        code, out, _ = ran(capsys, "summary", "orders", *options)
+        assert (code, len(out.splitlines())) == (0, 5)
+        code, out, _ = ran(capsys, "purge", "orders", "--dry-run", *options)
+        assert (code, out.splitlines()[0]) == (
+            0,
+            "orders: 4 dead letters of 4 rows would be purged",
+        )
+
+
 def test_dead_letters_that_only_an_engine_has_are_not_called_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

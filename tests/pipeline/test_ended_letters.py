@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.deadletters import store as store_module
 from headrace.deadletters.ledger import Count, Purged, Selection
 from headrace.deadletters.letter import (
     DeadLetterCheckpoint,
@@ -385,6 +386,43 @@ def test_what_ended_long_ago_is_removed_and_nothing_else(files: Files) -> None:
 
 
 @pytest.mark.meets("R30")
+def test_what_ended_long_ago_is_removed_at_a_start(files: Files) -> None:
+    opened(files).add([inserted(1, 1), inserted(2, 2)])
+    opened(files).purge(Selection(position=at(1)))
+
+    def started(days: int) -> DeadLetterStore:
+        store, _ = open_store(files, "orders", lambda: NOW + days * DAY, DeadLetters(keep="7d"))
+        return store
+
+    assert reasons(started(6)) == [(1, "purged"), (2, None)]
+    assert reasons(started(8)) == [(2, None)]
+    assert started(8).purged_keys() == {"orders": 1}
+
+
+def test_what_cannot_be_merged_is_not_tried_at_every_write(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_COMPACTED", 3)
+    tried = list[int]()
+    letters = merging(files)
+    monkeypatch.setattr(letters, "compact", lambda: tried.append(len(files.list(FOLDER))))
+    for number in range(1, 10):
+        letters.add([inserted(number, number)])
+    assert tried == [3, 6, 9]
+
+
+@pytest.mark.meets("R30")
+def test_a_dropped_pipeline_holds_no_key_and_has_no_row_to_repair(files: Files) -> None:
+    letters = some(files)
+    letters.purge(Selection(table="customers"))
+    letters.drop()
+    for each in (letters, opened(files)):
+        assert each.held("orders") == {}
+        assert each.purged_keys() == {}
+        assert {found.superseded for found in each.all(superseded=True)} == {"dropped", "purged"}
+
+
+@pytest.mark.meets("R30")
 def test_a_missing_file_after_a_merge_is_named(files: Files) -> None:
     letters = opened(files)
     for number in (1, 2):
@@ -549,6 +587,10 @@ def test_a_store_of_another_package_is_used_and_named(files: Files) -> None:
     assert placed(files, DeadLetters(store=shelf)).count == 1
     assert files.list(FOLDER) == ["store"]
     assert pipelines_elsewhere(files) == {"orders": "shelf"}
+    # Whether it holds keys is only known to it.
+    with pytest.raises(DeadLettersElsewhere) as caught:
+        placed(files, DeadLetters())
+    assert f"/data/{FOLDER}/store" in caught.value.remedy
     assert read_letters(files) == ()
     assert len(read_records(shelf.made["orders"], "orders")) == 1
 

@@ -287,6 +287,11 @@ class Ledger:
                 found.append(known)
         return found
 
+    def tables(self) -> list[str]:
+        """Return the tables that have dead letters which have not ended, or rows given up."""
+        found = {known.table for known in self.chosen(None, superseded=False)}
+        return sorted(found | {each.table for each in self._purged.values()})
+
     def entries(
         self, dead_letters: Iterable[DeadLetter | DeadLetterSummary]
     ) -> list[DeadLetterReference]:

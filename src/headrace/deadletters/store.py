@@ -151,6 +151,8 @@ class DeadLetterStore:
         self._ledger = Ledger()
         self._compacted = 0
         """The dead letters in that record."""
+        self._tried = 0
+        """The newest file when it was last tried to merge them."""
         self._looked_at = 0
         """When it was last looked whether dead letters that ended are old enough to be removed."""
         self._figures = Figures()
@@ -256,6 +258,12 @@ class DeadLetterStore:
             )
             if self._ledger.concerned(cleared) or self._ledger.corrected(cleared):
                 self._create(cleared)
+
+    def drop(self) -> None:
+        """Supersede all dead letters: the pipeline was dropped, and holds no keys."""
+        with self._sure():
+            for table in self._ledger.tables():
+                self.clear(table, _LAST, "dropped")
 
     def disown(self, table: str, epoch: int, lineage: str) -> None:
         """
@@ -425,18 +433,24 @@ class DeadLetterStore:
             raise
         self._ledger.take(record)
         self._last, self._doubtful = record.number, False
-        if self._compaction_due():
-            # It can wait: what was to be written is durable.
-            with suppress(StorageError):
-                self.compact()
+        # It can wait: what was to be written is durable.
+        with suppress(StorageError):
+            self.compact_if_due()
 
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
 
     # -- compaction -----------------------------------------------------------------------
 
+    def compact_if_due(self) -> None:
+        """Merge files if there are many, or if some that ended are old enough to be removed."""
+        with self._sure():
+            if self._compaction_due():
+                self._tried = self._last
+                self.compact()
+
     def _compaction_due(self) -> bool:
-        files = self._last - self._first
+        files = self._last - max(self._first, self._tried)
         # The cost of writing everything again is a part of that of what is new.
         new = self._ledger.size - self._compacted
         if files >= _ALWAYS_FILES or (
@@ -523,6 +537,7 @@ class _StoreLocation(msgspec.Struct, frozen=True):
 
     type: str
     location: str
+    volatile: bool = False
     format: int = 1
 
 
@@ -543,7 +558,10 @@ def open_store(
     policy = on_error if isinstance(on_error, DeadLetters) else DeadLetters()
     if records is None:
         records = _records(files, pipeline, policy)
-    return DeadLetterStore(records, pipeline, clock, keep=policy.keep_seconds), records
+    store = DeadLetterStore(records, pipeline, clock, keep=policy.keep_seconds)
+    with suppress(StorageError):  # it can wait
+        store.compact_if_due()
+    return store, records
 
 
 def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
@@ -551,6 +569,14 @@ def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
     here = in_files(files, pipeline)
     if place == before:
         return here if place is None else _made(policy, pipeline)
+    if before is not None and not before.volatile and _readable(before, pipeline) is None:
+        raise DeadLettersElsewhere(
+            "The pipeline may have dead letters in another store",
+            pipeline=pipeline,
+            store=before.location,
+            remedy="Use that store until they have ended. If it has none, remove the file"
+            f" {files.path(f'{FOLDER}/{pipeline}/{_LOCATION_FILE}')}.",
+        )
     earlier = here if before is None else _readable(before, pipeline)
     if earlier is not None:
         ledger = ledger_of(earlier, pipeline)
@@ -579,12 +605,12 @@ def _location_of(policy: DeadLetters) -> _StoreLocation | None:
         case "local":
             return None
         case "memory":
-            return _StoreLocation("memory", "memory")
+            return _StoreLocation("memory", "memory", volatile=True)
         case str(location):
             return _StoreLocation("s3", location)
         case storage:
             assert isinstance(storage, RecordStorage)
-            return _StoreLocation(storage.type, storage.location)
+            return _StoreLocation(storage.type, storage.location, storage.volatile)
 
 
 def _made(policy: DeadLetters, pipeline: str) -> Records:

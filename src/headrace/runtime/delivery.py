@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.history import BaselineWindow
-from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.ranges import Span
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
@@ -639,9 +639,7 @@ class Delivery:
     def drop_dead_letters(self) -> None:
         """Clear all dead letters: the pipeline was dropped, and holds no keys."""
         if self._dead_letters is not None:
-            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({each.table for each in self._dead_letters.all()}):
-                self._dead_letters.clear(table, far, "dropped")
+            self._dead_letters.drop()
 
     # -- baselines --------------------------------------------------------------------
 

@@ -619,6 +619,39 @@ def test_another_store_is_refused_while_the_present_one_holds_keys(files: Files)
     assert pipelines_elsewhere(files) == {}
 
 
+@pytest.mark.meets("R30")
+def test_a_pipeline_that_stops_on_errors_still_holds_what_is_where_it_was(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = files_on(SimulatedDisk())
+    monkeypatch.setattr(elsewhere, "prove", lambda: None)
+    monkeypatch.setattr(store_module, "opened", lambda location: elsewhere)
+    placed(files, DeadLetters(store="s3://shop/a")).add([inserted(1, 1)])
+    store, _ = open_store(files, "orders", Clock(), "stop")
+    assert store.held("orders") == {key(1): at(1)}
+    assert placed(files, DeadLetters(store="s3://shop/a")).count == 1
+
+
+@pytest.mark.meets("P8")
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'{"type":"s3","location":"s3://shop","format":2}', UnknownFormat),
+        (b'{"type":"s3"}', CorruptLetters),
+        (b"\xff", CorruptLetters),
+    ],
+)
+def test_a_file_that_does_not_say_where_they_are_is_named(
+    files: Files, data: bytes, error: type[Exception]
+) -> None:
+    files.make_folder(FOLDER)
+    files.put(f"{FOLDER}/store", data)
+    for read in (read_letters, lambda files: placed(files, DeadLetters())):
+        with pytest.raises(error) as caught:
+            read(files)
+        assert f"{FOLDER}/store" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -65,7 +65,13 @@ from headrace.deadletters.letter import (
     page,
     read_chosen,
 )
-from headrace.errors import AlreadyStored, CorruptLetters, DeadLettersElsewhere, StorageError
+from headrace.errors import (
+    AlreadyStored,
+    CorruptLetters,
+    DeadLettersElsewhere,
+    StorageError,
+    UnknownFormat,
+)
 from headrace.pipeline.definition import DeadLetters, OnError
 from headrace.storage.files import Files
 from headrace.storage.records import MemoryRecords, Records, RecordStorage
@@ -555,21 +561,29 @@ def open_store(
     must get again. Where they are is noted there, for readers without the configuration. Raises
     `DeadLettersElsewhere` if an earlier store holds keys: they would be forgotten.
     """
-    policy = on_error if isinstance(on_error, DeadLetters) else DeadLetters()
+    keep = on_error.keep_seconds if isinstance(on_error, DeadLetters) else KEEP_SECONDS
     if records is None:
-        records = _records(files, pipeline, policy)
-    store = DeadLetterStore(records, pipeline, clock, keep=policy.keep_seconds)
+        records = _records(files, pipeline, on_error)
+    store = DeadLetterStore(records, pipeline, clock, keep=keep)
     with suppress(StorageError):  # it can wait
         store.compact_if_due()
     return store, records
 
 
-def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
-    place, before = _location_of(policy), _noted(files, pipeline)
+def _records(files: Files, pipeline: str, on_error: OnError) -> Records:
+    before = _noted(files, pipeline)
     here = in_files(files, pipeline)
+    earlier = here if before is None else _readable(before, pipeline)
+    if isinstance(on_error, DeadLetters):
+        policy = on_error
+    elif earlier is not None:
+        return earlier  # there will be no new ones, but these hold their keys
+    else:
+        policy = DeadLetters()
+    place = _location_of(policy)
     if place == before:
         return here if place is None else _made(policy, pipeline)
-    if before is not None and not before.volatile and _readable(before, pipeline) is None:
+    if before is not None and not before.volatile and earlier is None:
         raise DeadLettersElsewhere(
             "The pipeline may have dead letters in another store",
             pipeline=pipeline,
@@ -577,16 +591,14 @@ def _records(files: Files, pipeline: str, policy: DeadLetters) -> Records:
             remedy="Use that store until they have ended. If it has none, remove the file"
             f" {files.path(f'{FOLDER}/{pipeline}/{_LOCATION_FILE}')}.",
         )
-    earlier = here if before is None else _readable(before, pipeline)
-    if earlier is not None:
-        ledger = ledger_of(earlier, pipeline)
-        if ledger.chosen(None, superseded=False):
-            raise DeadLettersElsewhere(
-                "The pipeline has dead letters in another store",
-                pipeline=pipeline,
-                store="local" if before is None else before.location,
-                count=len(ledger.chosen(None, superseded=False)),
-            )
+    held = [] if earlier is None else ledger_of(earlier, pipeline).chosen(None, superseded=False)
+    if held:
+        raise DeadLettersElsewhere(
+            "The pipeline has dead letters in another store",
+            pipeline=pipeline,
+            store="local" if before is None else before.location,
+            count=len(held),
+        )
     name = f"{FOLDER}/{pipeline}/{_LOCATION_FILE}"
     if place is None:
         files.remove(name)
@@ -630,11 +642,14 @@ def _noted(files: Files, pipeline: str) -> _StoreLocation | None:
         data = files.read(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
     except FileNotFoundError:
         return None
+    path = files.path(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
     try:
-        return msgspec.json.decode(data, type=_StoreLocation)
-    except msgspec.DecodeError as error:
-        path = files.path(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
+        found = msgspec.json.decode(data, type=_StoreLocation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptLetters("The file cannot be read", file=path) from error
+    if found.format != 1:
+        raise UnknownFormat("The file has an unknown format", file=path, format=found.format)
+    return found
 
 
 def _readable(place: _StoreLocation, pipeline: str) -> Records | None:

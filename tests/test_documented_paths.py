@@ -15,7 +15,13 @@ PAGES = sorted(
 
 DOTTED = re.compile(r"(?<![\w./$:{-])headrace(?:\.[A-Za-z_]\w*)+(?![\w/-])")
 
-GROUPS = {"headrace.filters", "headrace.sources", "headrace.targets", "headrace.transforms"}
+GROUPS = {
+    "headrace.dead_letter_stores",
+    "headrace.filters",
+    "headrace.sources",
+    "headrace.targets",
+    "headrace.transforms",
+}
 """Groups of entry points, by which installed packages bring parts."""
 
 NO_MODULES = {

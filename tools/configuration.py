@@ -7,7 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from headrace.config.plugins import Catalogue, PartOf
 from headrace.config.schema import Entries, Key, Kind, ListOf, Section
-from headrace.engine.config_keys import FILTERS, KEYS, OBSERVERS, SOURCES, TARGETS, TRANSFORMS
+from headrace.engine.config_keys import (
+    DEAD_LETTER_STORES,
+    FILTERS,
+    KEYS,
+    OBSERVERS,
+    SOURCES,
+    TARGETS,
+    TRANSFORMS,
+)
 
 _INTRODUCTION = """\
 # Configuration
@@ -43,6 +51,12 @@ _PARTS: Sequence[tuple[Catalogue, str, str]] = (
     (FILTERS, "Filters", "Keys of an entry of `pipelines.ID.filters` by its `type`."),
     (TRANSFORMS, "Transforms", "Keys of an entry of `pipelines.ID.transforms` by its `type`."),
     (OBSERVERS, "Observers", "Keys of `observers.ID` by its `type`."),
+    (
+        DEAD_LETTER_STORES,
+        "Stores of dead letters",
+        "Keys of `pipelines.ID.error_handling.dead_letter.store` by its `type`; without other keys,"
+        " the type alone will do: `store = memory`.",
+    ),
 )
 
 

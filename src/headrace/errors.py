@@ -50,6 +50,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RowFailed                a row that cannot be computed
     - TooManyFailed            more such rows in a batch, or more held keys, than allowed
     - CorruptLetters           a file of dead letters is missing or damaged
+    - DeadLettersElsewhere     dead letters that hold keys are in another store than configured
+    - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -133,6 +135,7 @@ __all__ = [
     "CorruptLetters",
     "CorruptSegment",
     "CredentialsRefused",
+    "DeadLettersElsewhere",
     "FellBehind",
     "Fenced",
     "FunctionFailed",
@@ -142,6 +145,7 @@ __all__ = [
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
+    "KeysHeld",
     "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
@@ -172,6 +176,7 @@ __all__ = [
     "Reopening",
     "RowFailed",
     "RowRefused",
+    "RowsGivenUp",
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
@@ -1055,6 +1060,36 @@ class CorruptLetters(PipelineError):
         "Restore the file from a backup. Or move the pipeline's folder of dead letters away and"
         " reload its tables."
     )
+
+
+class DeadLettersElsewhere(PipelineError):
+    """A pipeline is to use another store for its dead letters, and the present one has some."""
+
+    code = "pipeline.dead_letters_elsewhere"
+    exit_code = 2
+    remedy = (
+        "Use the present store until they have ended: reload their tables, or purge them with"
+        " headrace dead-letters purge. Then change the store."
+    )
+
+
+class KeysHeld(PipelineError):
+    """Dead letters hold many keys. A notice: at max_keys the pipeline stops."""
+
+    code = "pipeline.keys_held"
+    remedy = (
+        "Look at them: headrace dead-letters list. Correct the rows or the expression, then reload"
+        " the table, or purge them. Or allow more: on_error=hr.DeadLetters(max_keys=)."
+    )
+
+
+class RowsGivenUp(PipelineError):
+    """
+    Dead letters were purged, so rows of the target may differ from those of the source. A notice.
+    """
+
+    code = "pipeline.rows_given_up"
+    remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
 
 
 class JobFailed(PipelineError):

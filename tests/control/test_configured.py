@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from headrace.capture.postgres import definition, options
 from headrace.capture.postgres import definition as postgres_settings
 from headrace.capture.sqlite import definition as sqlite_settings
 from headrace.capture.sqlite.tables import KINDS
-from headrace.config.schema import Plain, node_of
+from headrace.config.schema import Key, Plain, Text, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
 from headrace.engine.from_config import EngineConfig, configured
@@ -24,6 +25,7 @@ from headrace.pipeline import definition as pipeline_definition
 from headrace.pipeline import settings as pipeline_settings
 from headrace.pipeline import steps
 from headrace.pipeline.definition import DeadLetters, Pipeline
+from headrace.storage.records import Records
 from headrace.targets.memory import IndexedMemory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_that
@@ -243,9 +245,65 @@ def test_a_function_that_is_not_there_is_an_error_with_its_place(tmp_path: Path,
 def test_how_failing_rows_are_handled_is_configured(tmp_path: Path) -> None:
     letters: Plain = {"dead_letter": {"store": "local", "max_per_batch": 3, "max_keys": 9}}
     assert pipeline_with(tmp_path, error_handling=letters).on_error == DeadLetters(3, 9)
+    more: Plain = {"dead_letter": {"warn_keys": 5, "keep": "7d", "store": "memory"}}
+    made = pipeline_with(tmp_path, error_handling=more).on_error
+    assert made == DeadLetters(warn_keys=5, keep="7d", store="memory")
     stop: Plain = {"on_persistent_failure": "stop"}
     assert pipeline_with(tmp_path, error_handling=stop).on_error == "stop"
     assert pipeline_with(tmp_path).on_error == DeadLetters()
+
+
+class Shelf:
+    """A store of another package."""
+
+    config_keys = (Key("cellar", Text(), "Which one.", required=True),)
+    type = "shelf"
+    volatile = False
+
+    def __init__(self, cellar: str) -> None:
+        self.location = cellar
+
+    def records(self, name: str) -> Records:
+        raise NotImplementedError
+
+
+@pytest.mark.meets("ENG-49")
+def test_where_dead_letters_are_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_of(store: Plain) -> object:
+        letters: Plain = {"dead_letter": {"store": store}}
+        made = pipeline_with(tmp_path, error_handling=letters).on_error
+        assert isinstance(made, DeadLetters)
+        return made.store
+
+    assert store_of("local") == store_of({"type": "local"}) == "local"
+    assert store_of("memory") == "memory"
+    assert store_of({"type": "s3", "location": "s3://shop/a"}) == "s3://shop/a"
+    monkeypatch.setattr(
+        metadata,
+        "entry_points",
+        lambda group: (
+            [metadata.EntryPoint("shelf", f"{__name__}:Shelf", group)]
+            if group == "headrace.dead_letter_stores"
+            else []
+        ),
+    )
+    shelf = store_of({"type": "shelf", "cellar": "left"})
+    assert isinstance(shelf, Shelf)
+    assert shelf.location == "left"
+    wrong: tuple[tuple[Plain, str], ...] = (
+        ("disk", "config.unknown_part"),
+        ({"type": "local", "path": "x"}, "config.unknown_key"),
+        ({"type": "s3"}, "config.missing_key"),
+        ({"type": "s3", "location": "s3://a/b", "key": "secret"}, "config.unknown_key"),
+        ({"type": "s3", "location": "ftp://user:secret@a/b"}, "config.wrong_value"),
+    )
+    for store, code in wrong:
+        with pytest.raises(InvalidConfiguration) as caught:
+            store_of(store)
+        assert [error.code for error in caught.value.errors] == [code]
+        assert "secret" not in str(caught.value)
 
 
 def test_every_option_of_a_pipeline_can_be_configured(tmp_path: Path) -> None:

@@ -287,6 +287,8 @@ def test_a_letter_as_json_names_what_is_behind_it(
         "after": {"id": 1, "status": "new", "qty": 0, "price": None},
         "time": "1970-01-01T00:00:00.000004+00:00",
         "superseded": None,
+        "ended": None,
+        "note": "",
         "behind": [str(at(5)), str(at(6))],
     }
 

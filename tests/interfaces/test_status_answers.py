@@ -345,7 +345,7 @@ def test_counts_of_dead_letters_wait_once_however_many_writes_hang(
     monkeypatch.setattr(DeadLetterStore, "_hung_at", -math.inf)
     files = Files(RealDisk(), str(tmp_path))
     for number in range(50):
-        store = DeadLetterStore(files, f"p{number}", time.time)
+        store = DeadLetterStore.open(files, f"p{number}", time.time)
         monkeypatch.setattr(store, "_lock", Held())
         assert store.count == 0
     assert sum(waited) < 1

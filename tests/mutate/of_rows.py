@@ -66,9 +66,9 @@ OF_ROWS = (
     ),
     Mutation(
         "dead letter not synced",
-        "deadletters/store.py",
-        "            self._files.create(file_name(record.number), data)\n",
-        "            self._files.create(file_name(record.number), data, settle=False)\n",
+        "storage/records.py",
+        "        self._files.create(self._file(number), data)\n",
+        "        self._files.create(self._file(number), data, settle=False)\n",
         test="tests/pipeline/test_letters_power_cut.py::test_a_letter_is_there_after_a_power_cut_right_after_it_was_added",
     ),
     Mutation(
@@ -94,6 +94,52 @@ OF_ROWS = (
         "        self.written = last > 0\n",
         "        self.written = False\n",
         test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
+    ),
+    Mutation(
+        "a merge of dead letters leaves one out",
+        "deadletters/store.py",
+        "                    [each.located for each in kept],\n",
+        "                    [each.located for each in kept[1:]],\n",
+        test="tests/pipeline/test_ended_letters.py::test_many_files_become_one_that_says_the_same",
+    ),
+    Mutation(
+        "files of dead letters removed before the merged one is durable",
+        "deadletters/store.py",
+        "            self._doubtful = True\n            try:\n"
+        "                self._records.create(",
+        "            self._remove_before(record.number)\n            self._doubtful = True\n"
+        "            try:\n                self._records.create(",
+        test=(
+            "tests/pipeline/test_ended_letters.py"
+            "::test_no_power_cut_or_kill_at_any_step_of_a_merge_loses_a_letter"
+        ),
+    ),
+    Mutation(
+        "a gap after a merge not noticed",
+        "deadletters/letter.py",
+        "    for number in range(last, 0, -1):\n",
+        "    for number in sorted(records.numbers(), reverse=True):\n",
+        test="tests/pipeline/test_ended_letters.py::test_a_missing_file_after_a_merge_is_named",
+    ),
+    Mutation(
+        "what a purge gave up is forgotten by a merge",
+        "deadletters/store.py",
+        "                    self._ledger.purged,\n",
+        "                    (),\n",
+        test="tests/pipeline/test_ended_letters.py::test_what_ended_long_ago_is_removed_and_nothing_else",
+    ),
+    Mutation(
+        "a replay of a dead letter releases what waits behind it",
+        "deadletters/ledger.py",
+        '                if resolved.reason == "purged":\n',
+        "                for other in self._of(known.table):\n"
+        "                    if not set(other.keys).isdisjoint(known.keys):\n"
+        "                        other.ended = known.ended\n"
+        '                if resolved.reason == "purged":\n',
+        test=(
+            "tests/pipeline/test_ended_letters.py"
+            "::test_a_key_stays_held_by_what_waited_behind_until_that_is_resolved_too"
+        ),
     ),
     Mutation(
         "held key not parked behind",

@@ -461,7 +461,7 @@ def test_bytes_that_are_whole_but_no_record_are_refused(files: Files) -> None:
             read_letters(files)
 
 
-@pytest.mark.parametrize("head", [b'{"format":2,"check":"0123456789abcdef"}', b'{"format":17}'])
+@pytest.mark.parametrize("head", [b'{"format":3,"check":"0123456789abcdef"}', b'{"format":17}'])
 def test_a_format_of_tomorrow_is_refused_by_name(files: Files, head: bytes) -> None:
     stored(files)
     files.put(FIRST, head + b"\n\x00\x01")

@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headrace.deadletters.ledger import Selection
+from headrace.deadletters.letter import in_files
+from headrace.deadletters.store import DeadLetterStore
 from headrace.errors import AlreadyStored, LostLog, StorageError
 from headrace.storage import objects
 from headrace.storage.files import Files
@@ -18,9 +21,12 @@ from headrace.storage.killpoints import (
     ENTRY_SYNCED,
     SEGMENT_WRITTEN,
 )
+from headrace.storage.records import Records
 from headrace.storage.s3 import opened, s3_bucket
+from headrace.testing.contracts import RecordsContract
 from tests.changelog import log_making
 from tests.changelog.test_log_power_cut import check, record
+from tests.pipeline.letter_making import NOW, at, inserted
 from tests.s3.conftest import BUCKET
 from tests.s3.server import Server
 from tests.storage.files_contract import FilesContract
@@ -32,6 +38,40 @@ class TestOnAServer(FilesContract):
     @pytest.fixture
     def files(self, place: str) -> Files:
         return opened(place)
+
+
+class DeadLettersHarness:
+    """Records of dead letters on the server."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def make(self, name: str) -> Records:
+        return in_files(opened(self._place), name)
+
+
+@pytest.mark.meets("ENG-49", "R31")
+class TestDeadLettersOnAServer(RecordsContract):
+    @pytest.fixture(autouse=True)
+    def _made(self, place: str) -> None:
+        self.harness = DeadLettersHarness(place)
+
+
+@pytest.mark.meets("ENG-49", "R30")
+def test_dead_letters_on_a_server_are_merged_purged_and_found_again(place: str) -> None:
+    files = opened(place)
+    store = DeadLetterStore.open(files, "orders", lambda: NOW, compact_files=3)
+    for number in range(1, 8):
+        store.add([inserted(number, number)])
+    store.purge(Selection(position=at(2)), "Ada")
+    assert len(files.list("dead-letters/orders")) < 7
+    again = DeadLetterStore.open(opened(place), "orders", lambda: NOW)
+    assert [each.position.commit for each in again.all()] == [1, 3, 4, 5, 6, 7]
+    assert again.purged_keys() == {"orders": 1}
+    late = DeadLetterStore.open(files, "orders", lambda: NOW)
+    again.add([inserted(8, 8)])
+    with pytest.raises(AlreadyStored):
+        late.add([inserted(9, 9)])
 
 
 def test_more_names_than_a_page_has_are_listed_in_order(place: str) -> None:

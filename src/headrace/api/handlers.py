@@ -9,14 +9,17 @@ The verb `Apply` applies an edited configuration to a running engine: see `Apply
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,14 +31,24 @@ from headrace.api.messages import Rates, health_fields, pipeline_fields, source_
 from headrace.api.table_reads import columns_shown
 from headrace.config.schema import nearest
 from headrace.engine.health import sentence
-from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
+from headrace.errors import (
+    BadPosition,
+    BadRequest,
+    InvalidConfiguration,
+    NotRunning,
+    Outdated,
+    UnknownPipeline,
+)
 from headrace.observe.metrics import json_fields, prometheus_text
 
 if TYPE_CHECKING:
+    from headrace.changelog.position import Position
+    from headrace.deadletters.ledger import Purged
     from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import EngineConfig
     from headrace.runtime.info import PipelineInfo
+    from headrace.storage.records import Records
 
 
 # --- the verbs of an engine -----------------------------------------------------------------------
@@ -92,6 +105,19 @@ class Reload(OfPipelines, frozen=True):
 
     table: str | None = None
     wait_seconds: float = 0.0
+
+
+class PurgeRequest(OfPipeline, frozen=True):
+    """Which dead letters to purge; with `dry_run`, none is."""
+
+    table: str | None = None
+    code: str | None = None
+    before: str | None = None
+    """A position, or a time with an offset from UTC."""
+
+    position: str | None = None
+    note: str = ""
+    dry_run: bool = False
 
 
 class ResetRequest(OfSource, frozen=True):
@@ -175,10 +201,12 @@ class ControlService:
             "Reset": Verb(ResetRequest, self._reset),
             "Explain": Verb(OfPipeline, self._explain),
             "Log": Verb(OfSource, self._log),
+            "PurgeDeadLetters": Verb(PurgeRequest, self._purge_dead_letters),
         }
         self.streams: dict[str, Verb] = {
             "Rows": Verb(AllRows, self._rows),
             "Watch": Verb(WatchRequest, self._watch),
+            "DeadLetterRecords": Verb(OfPipeline, self._dead_letter_records),
         }
 
     def _status(self, _asked: EmptyRequest) -> dict[str, Any]:
@@ -373,6 +401,29 @@ class ControlService:
             "pipelines": sorted(info.name for info in pipelines),
         }
 
+    def _purge_dead_letters(self, asked: PurgeRequest) -> dict[str, Any]:
+        # Imported here: a client does not need it.
+        from headrace.changelog.position import Position
+        from headrace.deadletters.ledger import Selection
+
+        name = self._pipeline(asked.pipeline).name
+        chosen: dict[str, Any] = {
+            "table": asked.table,
+            "code": asked.code,
+            "before": _moment(asked.before),
+            "position": None if asked.position is None else Position.parse(asked.position),
+        }
+        if asked.dry_run:
+            found = self._engine.dead_letter_store(name).to_purge(Selection(**chosen))
+        else:
+            found = self._engine.purge_dead_letters(name, **chosen, note=asked.note)
+        return purged_fields(name, found, done=not asked.dry_run)
+
+    def _dead_letter_records(self, asked: OfPipeline) -> AnswerStream:
+        """Give the records of a store that only this process can read, as they are stored."""
+        store = self._engine.dead_letter_store(self._pipeline(asked.pipeline).name)
+        return _Records(store.records)
+
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:
         explained = self._engine.explain(self._pipeline(asked.pipeline).name)
         return {
@@ -450,6 +501,54 @@ class _Begun:
         for each in self._stream:
             yield {**first, **each}
             first = {}
+
+
+class _Records:
+    """The records of a store, one in each message."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for number in self._records.numbers():
+            if self._closed:
+                return
+            with suppress(FileNotFoundError):  # merged with others meanwhile
+                data = base64.b64encode(self._records.read(number)).decode()
+                yield {"number": number, "data": data}
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def purged_fields(pipeline: str, found: Sequence[Purged], *, done: bool) -> dict[str, Any]:
+    """Return what a purge ended, or would end."""
+    return {
+        "pipeline": pipeline,
+        "done": done,
+        "tables": [
+            {"table": each.table, "dead_letters": each.dead_letters, "keys": each.keys}
+            for each in found
+        ],
+    }
+
+
+def _moment(text: str | None) -> Position | datetime | None:
+    """Return a position, or a time with an offset from UTC."""
+    from headrace.changelog.position import Position
+
+    if text is None:
+        return None
+    with suppress(BadPosition):
+        return Position.parse(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadRequest("This is neither a position nor a time with an offset from UTC")
+    return found
 
 
 # --- a changed configuration ----------------------------------------------------------------------

@@ -1,5 +1,9 @@
 """
-`headrace dead-letters`: the changes that pipelines parked, read from their data directory.
+`headrace dead-letters`: the changes that pipelines parked, listed and purged.
+
+They are read from the data directory, or from the bucket that it names. Those in memory, or in a
+store of another package, come from the running engine. A purge goes through the running engine;
+without one, it takes the lock of the data directory.
 
 The JSON form loses nothing: every value of a dead letter can be restored from it. Null, true,
 false, text, integers from -2^53 to 2^53 and finite floats are plain JSON values; a float always
@@ -23,26 +27,37 @@ has a point or an exponent. Any other value is an object with its kind:
 A date or time that Python cannot represent is PostgreSQL's text, with `days` or `micros` since
 1970 or midnight.
 
-The views are a list of dead letters, and one dead letter in full. Values are row data: nothing in
-them may move the cursor of a terminal or be taken for markup.
+The views are a list of dead letters, a table of their numbers, and one dead letter in full. Values
+are row data: nothing in them may move the cursor of a terminal or be taken for markup.
+
+Long because the verbs are listed with the JSON and the views of a dead letter, which all of them
+share.
 """
 
 from __future__ import annotations
 
+import base64
+import getpass
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli import errors
 from headrace.cli.common import (
     FILE_WIDTH,
+    as_moment,
     check_names,
     command_line,
+    confirmed,
     data_directory,
     engine_options,
+    json_option,
     output_console,
     printable,
     same_engine,
@@ -56,10 +71,17 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from headrace.changelog.position import Position
+    from headrace.changelog.ranges import Moment
+    from headrace.deadletters.ledger import Purged
     from headrace.deadletters.letter import DeadLetter
+    from headrace.storage.records import Records
 
 
 # --- `headrace dead-letters` ----------------------------------------------------------------------
+
+_FOR_EVER = 1e10
+"""Seconds."""
 
 
 @click.group("dead-letters", short_help="Show changes that could not be applied.")
@@ -68,7 +90,7 @@ def dead_letters() -> None:
     Show dead letters: changes that could not be computed, and later changes of those rows.
 
     A dead letter holds its row: later changes of the same key wait until a truncate or a reload
-    of the table supersedes them. Works with or without a running engine.
+    of the table supersedes them, or they are purged. Works with or without a running engine.
     """
 
 
@@ -76,7 +98,9 @@ def dead_letters() -> None:
 @click.argument("pipeline", required=False)
 @engine_options
 @click.option("--table", metavar="TABLE", help="Only this table.")
-@click.option("--all", "superseded", is_flag=True, help="Include superseded ones.")
+@click.option("--all", "superseded", is_flag=True, help="Include those that ended.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
+@click.option("--after", metavar="POSITION", help="Only those after this position, of PIPELINE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with exact values.")
 def list_dead_letters(
     pipeline: str | None,
@@ -85,10 +109,15 @@ def list_dead_letters(
     data: Path | None,
     table: str | None,
     superseded: bool,
+    limit: int | None,
+    after: str | None,
     as_json: bool,
 ) -> None:
     """
     List the dead letters of PIPELINE, or of all pipelines, by position.
+
+    With --limit, those at the last position are all listed, so that the next ones are found with
+    --after.
 
     With --json each line is a dead letter with the row before and after the change. Null,
     booleans, text, integers up to 2^53 and finite floats are plain JSON values. Any other value
@@ -97,8 +126,10 @@ def list_dead_letters(
     timestamptz and time (ISO 8601), timetz, interval and struct.
     """
     folder = used_folder(data_directory(config, sets, data))
-    dead_letters = _read(folder, pipeline, superseded=superseded)
-    found = [dead_letter for dead_letter in dead_letters if table in (None, dead_letter.table)]
+    if after is not None and pipeline is None:
+        raise click.UsageError("--after needs a PIPELINE: positions of sources differ.")
+    first = None if after is None else _position(after, "--after")
+    found = _read(folder, pipeline, table, superseded=superseded, after=first, limit=limit)
     if not found:
         _check_names(folder, config, pipeline, table)
     if as_json:
@@ -160,12 +191,265 @@ def show_dead_letter(
             console.print(part)
 
 
-def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
-    # Imported here: `--help` needs no Arrow, and would be slow with it.
-    from headrace.deadletters.store import read_letters
+@dead_letters.command("summary", short_help="Count dead letters by table and reason.")
+@click.argument("pipeline", required=False)
+@engine_options
+@json_option
+def summarize_dead_letters(
+    pipeline: str | None,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """
+    Count the dead letters of PIPELINE, or of all pipelines, by table, kind and code.
+
+    Also the rows that may differ from those of the source, because dead letters were purged.
+    """
+    from headrace.deadletters.store import ledger_of
+
+    folder = used_folder(data_directory(config, sets, data))
+    counts, given_up = [], []
+    for name, records in _stores(folder, pipeline):
+        ledger = ledger_of(records, name)
+        counts += [
+            {
+                "pipeline": name,
+                "table": each.table,
+                "kind": each.kind,
+                "code": each.code,
+                "count": each.count,
+            }
+            for each in ledger.counts()
+        ]
+        given_up += [
+            {"pipeline": name, "table": table, "rows": rows}
+            for table, rows in ledger.purged_keys().items()
+        ]
+    if not counts and not given_up:
+        _check_names(folder, config, pipeline, None)
+    if as_json:
+        click.echo(
+            json.dumps({"dead_letters": counts, "rows_given_up": given_up}, ensure_ascii=False)
+        )
+        return
+    if counts:
+        output_console().print(_summary(counts))
+    else:
+        click.echo("No dead letters.")
+    for each in given_up:
+        again = command_line(
+            "reload",
+            str(each["pipeline"]),
+            "--table",
+            str(each["table"]),
+            *same_engine(config, sets, data),
+        )
+        click.echo(
+            f"{_count(int(str(each['rows'])), 'row')} of {each['table']} may differ from the"
+            f" source: dead letters were purged. To repair: {again}"
+        )
+
+
+@dead_letters.command("purge", short_help="Give up changes that became dead letters.")
+@click.argument("pipeline")
+@engine_options
+@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--code", metavar="CODE", help="Only those with this reason.")
+@click.option(
+    "--before",
+    metavar="MOMENT",
+    callback=as_moment,
+    help="Only of changes before a position, or parked before a time or an age (-7d).",
+)
+@click.option("--position", metavar="POSITION", help="Only those at this position.")
+@click.option("--note", metavar="TEXT", default="", help="Why; stays with them in list --all.")
+@click.option("--dry-run", is_flag=True, help="Show what would be purged, without doing it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+def purge_dead_letters(
+    pipeline: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    table: str | None,
+    code: str | None,
+    before: Moment | None,
+    position: str | None,
+    note: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """
+    Give up the changes of dead letters of PIPELINE, for good.
+
+    Without options all of them; with several, those that all of the options name. Later changes of
+    the same rows that wait behind them are given up, too. Their keys are released: the next
+    changes of these rows reach the target again. The target's rows may differ from those of the
+    source; headrace status says so until headrace reload copies the table again. Shows what would
+    be purged, and asks before doing it. --json does not ask, and purges only with --yes.
+    """
+    folder = used_folder(data_directory(config, sets, data))
+    chosen = {
+        "table": table,
+        "code": code,
+        "before": before,
+        "position": None if position is None else _position(position, "--position"),
+    }
+    purge = _purge(folder, pipeline, chosen, _signed(note))
+    answer = purge(True)
+    if not answer["tables"]:
+        _check_names(folder, config, pipeline, table)
+    if not as_json:
+        _show_purge(answer)
+    asks = not (as_json or yes or dry_run) and bool(answer["tables"])
+    do_it = bool(answer["tables"]) and not dry_run
+    if do_it and (confirmed("Purge them?") if asks else yes):
+        answer = purge(False)
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif answer["done"]:
+        click.echo("✓ purged")
+        for each in answer["tables"]:
+            options = same_engine(config, sets, data)
+            again = command_line("reload", pipeline, "--table", str(each["table"]), *options)
+            click.echo(f"  to make the rows those of the source: {again}", err=True)
+    return errors.DONE
+
+
+def _purge(
+    folder: Path, pipeline: str, chosen: Mapping[str, Any], note: str
+) -> Callable[[bool], dict[str, Any]]:
+    """Return the purge, to be called with whether it is a dry run: by an engine, or without one."""
+    from headrace.api.client import Control
+    from headrace.errors import NoEngine
+
+    try:
+        control = Control.connect(folder)
+    except NoEngine:
+        return lambda dry_run: _purge_here(folder, pipeline, chosen, note, dry_run=dry_run)
+    before = chosen["before"]
+    fields = {
+        **chosen,
+        "before": before.isoformat() if isinstance(before, datetime) else before and str(before),
+        "position": chosen["position"] and str(chosen["position"]),
+    }
+    return lambda dry_run: control.call(
+        "PurgeDeadLetters", pipeline=pipeline, note=note, dry_run=dry_run, **fields
+    )
+
+
+def _purge_here(
+    folder: Path, pipeline: str, chosen: Mapping[str, Any], note: str, *, dry_run: bool
+) -> dict[str, Any]:
+    from headrace.api.handlers import purged_fields
+    from headrace.deadletters.ledger import Selection
+    from headrace.deadletters.store import DeadLetterStore, stores_in
+    from headrace.runtime.lease import Lease
     from headrace.storage.s3 import storage_of
 
-    return read_letters(storage_of(folder), pipeline, superseded=superseded)
+    selection = Selection(**chosen)
+    lease = Lease(folder, time.time)
+    try:
+        _warn_elsewhere(folder, pipeline)
+        found: tuple[Purged, ...] = ()
+        for name, records in stores_in(storage_of(folder), pipeline):
+            # Nothing that ended is removed: the configuration says how long it stays.
+            store = DeadLetterStore(records, name, time.time, keep=_FOR_EVER)
+            found = store.to_purge(selection) if dry_run else store.purge(selection, note)
+        return purged_fields(pipeline, found, done=not dry_run)
+    finally:
+        lease.release()
+
+
+def _signed(note: str) -> str:
+    """Return a note with who wrote it."""
+    who = f"{getpass.getuser()} on {socket.gethostname()}"
+    return f"{who}: {note}" if note else who
+
+
+def _show_purge(answer: Mapping[str, Any]) -> None:
+    for each in answer["tables"]:
+        click.echo(
+            f"{each['table']}: {_count(each['dead_letters'], 'dead letter')} of"
+            f" {_count(each['keys'], 'row')} would be purged"
+        )
+    if answer["tables"]:
+        click.echo(
+            "Their changes are given up for good. These rows may differ from those of the source"
+            " until the table is reloaded."
+        )
+    else:
+        click.echo("No dead letters.")
+
+
+def _read(
+    folder: Path,
+    pipeline: str | None,
+    table: str | None = None,
+    *,
+    superseded: bool,
+    after: Position | None = None,
+    limit: int | None = None,
+) -> tuple[DeadLetter, ...]:
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
+    from headrace.deadletters.store import read_records
+
+    found: list[DeadLetter] = []
+    for name, records in _stores(folder, pipeline):
+        left = None if limit is None else max(0, limit - len(found))
+        found += read_records(records, name, table, superseded=superseded, after=after, limit=left)
+    return tuple(found)
+
+
+def _stores(folder: Path, pipeline: str | None) -> Iterator[tuple[str, Records]]:
+    """Yield the records of all pipelines, or of one; a running engine gives those it alone has."""
+    from headrace.deadletters.store import pipelines_elsewhere, stores_in
+    from headrace.errors import NoEngine
+    from headrace.storage.s3 import storage_of
+
+    files = storage_of(folder)
+    found = dict(stores_in(files, pipeline))
+    for name in pipelines_elsewhere(files):
+        if pipeline in (None, name):
+            try:
+                found[name] = _records_of_engine(folder, name)
+            except NoEngine:
+                _warn_elsewhere(folder, name)
+    yield from sorted(found.items())
+
+
+def _records_of_engine(folder: Path, pipeline: str) -> Records:
+    from headrace.api.client import Control
+    from headrace.storage.records import MemoryRecords
+
+    records = MemoryRecords()
+    for each in Control.connect(folder).stream("DeadLetterRecords", pipeline=pipeline):
+        records.create(each["number"], base64.b64decode(each["data"]))
+    return records
+
+
+def _warn_elsewhere(folder: Path, pipeline: str) -> None:
+    """Say that a pipeline's dead letters cannot be seen: "No dead letters." would be wrong."""
+    from headrace.deadletters.store import pipelines_elsewhere
+    from headrace.storage.s3 import storage_of
+
+    match pipelines_elsewhere(storage_of(folder)).get(pipeline):
+        case None:
+            pass
+        case "memory":
+            click.echo(
+                f"! Dead letters of {pipeline} are in memory, and are gone when its engine stops.",
+                err=True,
+            )
+        case kind:
+            click.echo(
+                f"! Dead letters of {pipeline} are in a store of type {kind}, which only its engine"
+                " reads. Start it.",
+                err=True,
+            )
 
 
 def _check_names(
@@ -176,17 +460,20 @@ def _check_names(
         check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
 
 
-def _at(position: str, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+def _position(text: str, hint: str) -> Position:
     from headrace.changelog.position import Position
     from headrace.errors import BadPosition
 
     try:
-        wanted = Position.parse(position)
+        return Position.parse(text)
     except BadPosition as error:
         raise click.BadParameter(
-            f"{position!r} is not a position such as 0001-00000000000004b4-00000000.",
-            param_hint="POSITION",
+            f"{text!r} is not a position such as 0001-00000000000004b4-00000000.", param_hint=hint
         ) from error
+
+
+def _at(position: str, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    wanted = _position(position, "POSITION")
     found = [dead_letter for dead_letter in dead_letters if dead_letter.position == wanted]
     if not found:
         raise click.BadParameter(
@@ -236,6 +523,8 @@ def dead_letter_object(dead_letter: DeadLetter) -> dict[str, Any]:
         "time": dead_letter.time.isoformat() if dead_letter.time else None,
         "parked": dead_letter.parked.isoformat(),
         "superseded": dead_letter.superseded,
+        "ended": dead_letter.ended.isoformat() if dead_letter.ended else None,
+        "note": dead_letter.note,
     }
 
 
@@ -288,13 +577,39 @@ def _lines(dead_letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
 
     for each in dead_letters:
         style = "red" if each.kind == "failed" else "yellow"
-        history = f"superseded by a {each.superseded}" if each.superseded else ""
+        history = _ended_text(each)
         what = ", ".join(filter(None, (each.code, history)))
         yield Text.assemble(
             f"{each.position}  {each.op}  ", (each.kind, style), f"  {age(each.parked, now)} ago"
         )
         about = f"  {each.pipeline}, table {each.table}, key {shortened(key_text(each), SHORT)}"
         yield _text(f"{about}: {what}" if what else about)
+
+
+def _ended_text(dead_letter: DeadLetter) -> str:
+    """Return what ended a dead letter; empty if nothing did."""
+    match dead_letter.superseded:
+        case None:
+            return ""
+        case "truncate" | "reload":
+            return f"superseded by a {dead_letter.superseded}"
+        case "dropped":
+            return "ended with its pipeline"
+        case reason:
+            return reason
+
+
+def _summary(counts: Sequence[Mapping[str, object]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("pipeline", "table", "kind", "code"):
+        shown.add_column(name, overflow="fold")
+    shown.add_column("count", justify="right", no_wrap=True)
+    for each in counts:
+        shown.add_row(*(_text(str(value)) for value in each.values()))
+    return shown
 
 
 def _table(dead_letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) -> Table:
@@ -362,7 +677,8 @@ def dead_letter_page(
 def what_to_do(dead_letter: DeadLetter, options: Sequence[str] = ()) -> str:
     """Return how to resolve this dead letter; `options` select the engine."""
     if dead_letter.superseded is not None:
-        return f"nothing, it was superseded by a {dead_letter.superseded}."
+        by = f" by {dead_letter.note}" if dead_letter.note else ""
+        return f"nothing, it was {_ended_text(dead_letter).removeprefix('was ')}{by}."
     failed = "the expression that failed"
     if step := dead_letter.facts.get("step"):
         column = dead_letter.facts.get("column")

@@ -176,6 +176,8 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
             dead_letters_text(each["name"], count),
             remedy=command("dead-letters", "list", each["name"]),
         )
+    for notice in each.get("notices", ()):
+        yield _remark(name, sentence_of(notice, name), notice)
     yield from _left_out(name, each["left_out"])
 
 

@@ -140,16 +140,20 @@ class PartOf:
     common: Sequence[Key] = ()
     """Keys of every type."""
 
+    short: bool = False
+    """Whether the name of a type alone means a section with nothing else."""
+
     @property
     def label(self) -> str:
         return self.catalogue.what
 
     def keys_of(self, node: Node) -> Sequence[Key]:
         """Return the keys that this section may have; none if its type is unknown."""
-        part = self._part(node)
+        part = self._part(self._section(node))
         return () if part is None else (self._type_key(), *self.common, *part.keys)
 
     def read(self, node: Node, at: str, problems: Problems) -> Chosen:
+        node = self._section(node)
         type = _type_of(node)
         try:
             part = self._part(node)
@@ -161,6 +165,12 @@ class PartOf:
             return Chosen(type, None, Values(at, node.location, {}, {}))
         values = read_section(node, self.keys_of(node), at, problems)
         return Chosen(type, part, values)
+
+    def _section(self, node: Node) -> Node:
+        return Node({"type": node}, node.location) if self._is_short(node) else node
+
+    def _is_short(self, node: Node) -> bool:
+        return self.short and isinstance(node.value, str)
 
     def _part(self, node: Node) -> Part | None:
         return self.catalogue.find(_type_of(node))

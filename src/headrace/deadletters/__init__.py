@@ -10,7 +10,8 @@ Begin with `letter`, which describes a dead letter, then read `hold`.
 ```
  keys    the key of a change as bytes: a format on disk that is extended but never changed
  hold    which changes of a batch are parked: failed ones, and later ones of the same key (R30)
- letter  a dead letter, with both images of its change and the reason; its file
- store   a pipeline's dead letters, kept until a truncate or a reload supersedes them
+ letter  a dead letter, with both images of its change and the reason; its files
+ ledger  which dead letters there are, which keys they hold, and what ended
+ store   a pipeline's dead letters: added, superseded, resolved, purged, merged; where they are
 ```
 """

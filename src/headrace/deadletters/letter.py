@@ -5,19 +5,33 @@ A dead letter has a reason, and both images of the change as the log had them, w
 exact. Its kind is `failed` if the change could not be computed, and `behind` if it is a later
 change with the key of a failed one.
 
-A file is a line of JSON with the format's number and a checksum of the rest, then the record:
-either dead letters, or the information that earlier dead letters are superseded. Dead letters are
-stored with the schemas of their tables, and with their rows as an Arrow stream. So a file can be
-read after the log is gone, and every value is as exact as in the log. A file also contains its
-number and its pipeline, so that a file under the name of another one is detected.
+A file is a line of JSON with the format's number and a checksum of the rest, then the record. Dead
+letters are stored with the schemas of their tables, and with their rows as an Arrow stream. So a
+file can be read after the log is gone, and every value is as exact as in the log. A file also
+contains its number and its pipeline, so that a file under the name of another one is detected.
 
-Reading dead letters from their folder creates, syncs and removes nothing. It does not disturb the
-engine that writes them.
+| record | what it says | format |
+|---|---|---|
+| `letters` | dead letters that were stored together | 1 |
+| `cleared` | a truncate or a reload superseded a table's dead letters up to a position | 1 |
+| `resolved` | these dead letters were replayed, edited or purged | 2 |
+| `compacted` | everything that all earlier files say | 2 |
+| `checkpoint` | stands as number 1 for files that were removed: a `compacted` has them | 2 |
+
+`history` reads backwards from the newest file to the newest `compacted` one, or to number 1. There
+no number is missing, so a lost file is detected. A version that only knows format 1 begins at
+number 1, and refuses the `checkpoint` by its format.
+
+Reading dead letters creates, syncs and removes nothing. It does not disturb the engine that writes
+them: if files vanish because it compacts them, they are read again.
+
+Long because a dead letter, its bytes, and how its files are read and merged are one format.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +52,7 @@ from headrace.changelog.values import ValueType, from_exact
 from headrace.deadletters.keys import key_columns
 from headrace.errors import BadSchema, CorruptLetters, UnknownFormat
 from headrace.storage.files import Files
+from headrace.storage.records import FileRecords, Records
 
 # --- the dead letter ------------------------------------------------------------------------------
 
@@ -108,10 +123,19 @@ class DeadLetter:
     """When it was parked, UTC."""
 
     superseded: str | None
-    """None while it holds its keys; otherwise what superseded it: `truncate` or `reload`."""
+    """
+    None while it holds its keys; otherwise what ended it: `truncate`, `reload`, `dropped` with its
+    pipeline, or by request: `replayed`, `edited` or `purged`.
+    """
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """The keys that it holds, as bytes."""
+
+    ended: datetime | None = None
+    """When it ended, UTC; None while it holds its keys."""
+
+    note: str = ""
+    """Who ended it by request, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +217,8 @@ def _images(rows: pa.Table, schema: TableSchema, side: str) -> list[dict[str, ob
 
 # --- the bytes of a file --------------------------------------------------------------------------
 
-FORMAT = 1
-"""The format number in every file. A file with an unknown one is refused."""
+FORMAT = 2
+"""The newest format. The number is in every file, and a file with a greater one is refused."""
 
 _HEAD = re.compile(rb'\{"format":([0-9]{1,9})(?:,"check":"([0-9a-f]{16})")?[^\n]*\}\n')
 
@@ -268,7 +292,73 @@ class ClearedDeadLetters(msgspec.Struct, frozen=True, tag="cleared"):
     """When, in microseconds since 1970."""
 
 
-Record: TypeAlias = Page | ClearedDeadLetters
+Resolution: TypeAlias = Literal["replayed", "edited", "purged"]
+"""How dead letters end by request."""
+
+
+class DeadLetterReference(msgspec.Struct, frozen=True, array_like=True):
+    """What identifies a dead letter of earlier files, and its keys."""
+
+    table: str
+    lineage: str
+    position: str
+    baseline: int | None
+    keys: tuple[bytes, ...]
+
+
+class ResolvedDeadLetters(msgspec.Struct, frozen=True, tag="resolved"):
+    """Ends dead letters of earlier files one by one."""
+
+    number: int
+    pipeline: str
+    entries: tuple[DeadLetterReference, ...]
+    reason: Resolution
+    note: str
+    """Who did it, and why."""
+
+    at: int
+    """When, in microseconds since 1970."""
+
+
+class EndedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """How a dead letter of a compacted file ended."""
+
+    reason: str
+    note: str
+    at: int
+
+
+class CompactedDeadLetters(msgspec.Struct, frozen=True, tag="compacted"):
+    """The content of all earlier files, without what ended long ago."""
+
+    number: int
+    pipeline: str
+    groups: tuple[DeadLetterRows, ...]
+    dead_letters: tuple[StoredDeadLetter, ...] = msgspec.field(name="letters")
+    ended: tuple[EndedDeadLetter | None, ...]
+    """One for each dead letter; None for one that holds its keys."""
+
+    purged: tuple[DeadLetterReference, ...]
+    """Purged ones whose rows may still differ from the source's."""
+
+    at: int
+    """When, in microseconds since 1970."""
+
+
+class DeadLetterCheckpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    """Says in file 1 that earlier files were removed, and which file has their content."""
+
+    number: int
+    pipeline: str
+    first: int
+    """The first compacted file; a later one may have replaced it."""
+
+
+Record: TypeAlias = (
+    Page | ClearedDeadLetters | ResolvedDeadLetters | CompactedDeadLetters | DeadLetterCheckpoint
+)
+
+_OF_FORMAT_1 = (Page, ClearedDeadLetters)
 
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
@@ -311,7 +401,9 @@ def rows_of(group: DeadLetterRows) -> pa.Table:
 def encode(record: Record) -> bytes:
     """Return the content of the record's file."""
     body = msgspec.msgpack.encode(record)
-    return b'{"format":%d,"check":"%s"}\n%s' % (FORMAT, _check(body), body)
+    # Not always the newest: a version that knows only the first one goes on with files of it.
+    form = 1 if isinstance(record, _OF_FORMAT_1) else 2
+    return b'{"format":%d,"check":"%s"}\n%s' % (form, _check(body), body)
 
 
 def decode(data: bytes, number: int, pipeline: str) -> Record:
@@ -319,7 +411,7 @@ def decode(data: bytes, number: int, pipeline: str) -> Record:
     head = _HEAD.match(data)
     if head is None:
         raise CorruptLetters("The file of dead letters cannot be read")
-    if int(head[1]) != FORMAT:
+    if not 1 <= int(head[1]) <= FORMAT:
         raise UnknownFormat("The file of dead letters has an unknown format", format=int(head[1]))
     body = data[head.end() :]
     if head[2] != _check(body):
@@ -337,7 +429,7 @@ def decode(data: bytes, number: int, pipeline: str) -> Record:
     return record
 
 
-def read_groups(record: Page) -> list[tuple[pa.Table, TableSchema]]:
+def read_groups(record: Page | CompactedDeadLetters) -> list[tuple[pa.Table, TableSchema]]:
     """Return the rows and schemas of a page's dead letters; may raise `CorruptLetters`."""
     try:
         return [(rows_of(group), group.schema) for group in record.groups]
@@ -362,52 +454,107 @@ def _check(body: bytes) -> bytes:
     return xxhash.xxh3_64_hexdigest(body).encode()
 
 
-# --- reading files from their folder --------------------------------------------------------------
+# --- reading records ------------------------------------------------------------------------------
 
-_NAME = re.compile(r"([0-9a-f]{12})\.letters")
+FOLDER = "dead-letters"
+"""The folder of dead letters, with a folder for each pipeline."""
+
+_ENDING = "letters"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AGAIN = 5
+"""How often files are read again that vanished meanwhile."""
 
 
-def file_name(number: int) -> str:
-    """Return the name of the file with this number."""
-    return f"{number:012x}.letters"
+def in_files(files: Files, pipeline: str) -> FileRecords:
+    """Return the records of a pipeline in a data directory, or in a bucket."""
+    return FileRecords(files.within(f"{FOLDER}/{pipeline}"), _ENDING)
 
 
-def last_number(files: Files) -> int:
-    """Return the number of the newest file; 0 if there is none."""
-    found = (_NAME.fullmatch(name) for name in files.list(""))
-    return max((int(match[1], 16) for match in found if match), default=0)
+def read_record(records: Records, pipeline: str, number: int) -> Record:
+    """Return one record; raise `CorruptLetters` if it is missing or damaged."""
+    with _named(records, number):
+        try:
+            data = records.read(number)
+        except FileNotFoundError as error:
+            raise CorruptLetters("A file of dead letters is missing") from error
+        return decode(data, number, pipeline)
 
 
-def records(files: Files, pipeline: str, last: int) -> Iterator[Record]:
-    """Yield the record of each file up to `last`; raise `CorruptLetters` if one is missing."""
+def history(records: Records, pipeline: str) -> list[Record]:
+    """
+    Return the records that count, in order and without rows; the first may be a compacted one.
+
+    Raises `CorruptLetters` if one is missing: numbers have no gaps from the compacted one on.
+    """
+    for _ in range(_AGAIN):
+        last = max(records.numbers(), default=0)
+        try:
+            return _history(records, pipeline, last)
+        except CorruptLetters:
+            if last == max(records.numbers(), default=0):
+                raise
+            # An engine has compacted the files meanwhile.
+    return _history(records, pipeline, max(records.numbers(), default=0))
+
+
+def _history(records: Records, pipeline: str, last: int) -> list[Record]:
+    found: list[Record] = []
     # By number, not from a listing: a listing may miss files that are created meanwhile.
-    for number in range(1, last + 1):
-        yield _record(files, pipeline, number)
+    for number in range(last, 0, -1):
+        record = read_record(records, pipeline, number)
+        if isinstance(record, DeadLetterCheckpoint):
+            with _named(records, record.first):
+                raise CorruptLetters("A file of dead letters is missing")
+        if isinstance(record, Page | CompactedDeadLetters):
+            found.append(msgspec.structs.replace(record, groups=()))
+        else:
+            found.append(record)
+        if isinstance(record, CompactedDeadLetters):
+            break
+    found.reverse()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a dead letter is stored, and how it ended."""
+
+    number: int
+    index: int
+    ended: EndedDeadLetter | None
 
 
 def read_chosen(
-    files: Files, pipeline: str, chosen: Iterable[tuple[int, int, str | None]]
+    records: Records, pipeline: str, chosen: Iterable[Located]
 ) -> tuple[DeadLetter, ...]:
-    """Return the dead letters at (file, index), each with what superseded it."""
-    by_number: dict[int, dict[int, str | None]] = {}
-    for number, index, superseded in chosen:
-        by_number.setdefault(number, {})[index] = superseded
+    """Return the dead letters at these places, in order."""
+    by_number: dict[int, list[Located]] = {}
+    for each in chosen:
+        by_number.setdefault(each.number, []).append(each)
     found: list[DeadLetter] = []
-    for number, indexes in by_number.items():
-        record = _record(files, pipeline, number)
-        assert isinstance(record, Page)
-        with _named(files, number):
-            found += _opened(record, indexes)
+    for number, wanted in by_number.items():
+        record = _page(records, pipeline, number)
+        with _named(records, number):
+            found += _opened(record, wanted)
     # Rows of a baseline come before the changes that follow it.
     found.sort(key=lambda each: (each.position, each.baseline is None, each.table, each.keys))
     return tuple(found)
 
 
-def _opened(record: Page, indexes: Mapping[int, str | None]) -> Iterator[DeadLetter]:
+def _page(records: Records, pipeline: str, number: int) -> Page | CompactedDeadLetters:
+    """Return a record that has dead letters."""
+    record = read_record(records, pipeline, number)
+    if not isinstance(record, Page | CompactedDeadLetters):
+        # Number 1 was replaced by a checkpoint.
+        with _named(records, number):
+            raise CorruptLetters("A file of dead letters is missing")
+    return record
+
+
+def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> Iterator[DeadLetter]:
     groups = [list(contents(rows, schema)) for rows, schema in read_groups(record)]
-    for index, superseded in indexes.items():
-        dead_letter = record.dead_letters[index]
+    for each in wanted:
+        dead_letter = record.dead_letters[each.index]
         content = groups[dead_letter.group][dead_letter.row]
         yield DeadLetter(
             pipeline=record.pipeline,
@@ -423,26 +570,68 @@ def _opened(record: Page, indexes: Mapping[int, str | None]) -> Iterator[DeadLet
             before=content.before,
             after=content.after,
             time=content.time,
-            parked=_EPOCH + timedelta(microseconds=dead_letter.parked),
-            superseded=superseded,
+            parked=instant(dead_letter.parked),
+            superseded=each.ended.reason if each.ended else None,
             keys=dead_letter.keys,
+            ended=instant(each.ended.at) if each.ended else None,
+            note=each.ended.note if each.ended else "",
         )
 
 
-def _record(files: Files, pipeline: str, number: int) -> Record:
-    with _named(files, number):
-        try:
-            data = files.read(file_name(number))
-        except FileNotFoundError as error:
-            raise CorruptLetters("A file of dead letters is missing") from error
-        return decode(data, number, pipeline)
+def instant(micros: int) -> datetime:
+    """Return a time that is stored in microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 @contextmanager
-def _named(files: Files, number: int) -> Iterator[None]:
+def _named(records: Records, number: int) -> Iterator[None]:
     """Add the file's path to the facts of an error."""
     try:
         yield
     except (CorruptLetters, UnknownFormat) as error:
-        error.facts = {"file": files.path(file_name(number)), **error.facts}
+        error.facts = {"file": records.path(number), **error.facts}
         raise
+
+
+# --- compaction ---------------------------------------------------------------------------------
+
+
+def compacted(
+    records: Records,
+    pipeline: str,
+    number: int,
+    chosen: Iterable[Located],
+    purged: Iterable[DeadLetterReference],
+    now: int,
+) -> CompactedDeadLetters:
+    """Return a record with the dead letters at these places, and nothing else of their files."""
+    by_number: dict[int, list[Located]] = {}
+    for each in chosen:
+        by_number.setdefault(each.number, []).append(each)
+    groups: dict[TableSchema, tuple[int, list[pa.Table]]] = {}
+    counts: dict[int, int] = defaultdict(int)
+    stored: list[StoredDeadLetter] = []
+    ended: list[EndedDeadLetter | None] = []
+    for source, wanted in sorted(by_number.items()):
+        record = _page(records, pipeline, source)
+        with _named(records, source):
+            read = read_groups(record)
+        of_group: dict[int, list[Located]] = {}
+        for each in sorted(wanted, key=lambda one: one.index):
+            of_group.setdefault(record.dead_letters[each.index].group, []).append(each)
+        for old, located in of_group.items():
+            rows, schema = read[old]
+            group, tables = groups.setdefault(schema, (len(groups), []))
+            tables.append(rows.take([record.dead_letters[one.index].row for one in located]))
+            for each in located:
+                dead_letter = record.dead_letters[each.index]
+                stored.append(msgspec.structs.replace(dead_letter, group=group, row=counts[group]))
+                ended.append(each.ended)
+                counts[group] += 1
+    made = tuple(
+        DeadLetterRows(schema.table, schema.key, as_columns(schema), _stream(schema, tables))
+        for schema, (_, tables) in groups.items()
+    )
+    return CompactedDeadLetters(
+        number, pipeline, made, tuple(stored), tuple(ended), tuple(purged), now
+    )

@@ -1,245 +1,117 @@
 """
-The store of a pipeline's dead letters, kept until a truncate or a reload supersedes them (R30).
+The store of a pipeline's dead letters, kept until something ends them (R30).
 
-Files `dead-letters/<pipeline>/<number:012x>.letters` are only added, never changed. Each is
-created exclusively and synced: after a crash a file is absent or whole, and if two engines write,
-only one gets the number. Numbers have no gaps. A missing number is a lost file, and the error
-names it.
+A truncate or a reload supersedes dead letters up to a position (`clear`); a replay, an edit or a
+purge ends them one by one (`resolve`, `purge`). What ended stays listed for a time, `keep`.
+
+What the store writes are numbered records (`headrace.storage.records`), which are only added, never
+changed: by default files `dead-letters/<pipeline>/<number:012x>.letters`, next to the log. Each is
+created exclusively and synced: after a crash it is absent or whole, and if two engines write, only
+one gets the number. A missing number is a lost file, and the error names it. Many small files
+become one now and then: the new one has the content of all earlier ones, which are removed after
+it is durable. `letter` describes the files.
 
 A dead letter that is added several times is stored once: a batch whose outcome was lost is
-computed again, with the same dead letters. If it was superseded in between, it counts again. So
-in a batch with a truncate, `add` comes first, then `clear`.
+computed again, with the same dead letters. If it ended in between, it counts again, because its
+change did not reach the target. So in a batch with a truncate, `add` comes first, then `clear`.
 
-`Ledger` is the content of all files: which dead letters exist, and which keys they hold. A `failed`
-one holds its keys. A `behind` one holds its keys as long as another one blocks it. A reload covers
-everything that failed up to its beginning (F). Then the dead letters that these blocked are free,
-even if their positions are later: they were written for the old table while the new one was
-loaded, and the new one has their changes.
+A dead letter holds its keys until it ends; `ledger` has the rules. A purge gives changes up that no
+target has: it releases their keys, although the rows are not those of the source, and counts these
+rows until a reload or a truncate of the table makes them right.
 
-The ledger is queried once a batch. So the usual answer is cached by key, not by dead letter:
-there are few held keys, but a row that changes a thousand times a second adds a thousand dead
-letters a second.
+Long because the store and where it may be are one contract.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from threading import RLock
 from time import monotonic
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
+
+import msgspec
 
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.deadletters.ledger import (
+    Count,
+    DeadLetterSummary,
+    Identity,
+    Ledger,
+    Purged,
+    Selection,
+    by_table,
+    identity,
+    limited,
+)
 from headrace.deadletters.letter import (
+    FOLDER,
     ClearedDeadLetters,
+    CompactedDeadLetters,
     DeadLetter,
-    Kind,
+    DeadLetterCheckpoint,
+    Located,
     NewDeadLetter,
     Record,
-    StoredDeadLetter,
+    Resolution,
+    ResolvedDeadLetters,
+    compacted,
+    decode,
     encode,
-    file_name,
-    last_number,
+    history,
+    in_files,
     page,
     read_chosen,
-    records,
 )
-from headrace.errors import AlreadyStored
+from headrace.errors import (
+    AlreadyStored,
+    CorruptLetters,
+    DeadLettersElsewhere,
+    StorageError,
+    UnknownFormat,
+)
+from headrace.pipeline.definition import DeadLetters, OnError
 from headrace.storage.files import Files
+from headrace.storage.records import MemoryRecords, Records, RecordStorage
+from headrace.storage.s3 import opened
 
 __all__ = [
     "FOLDER",
     "DeadLetter",
     "DeadLetterStore",
     "NewDeadLetter",
+    "Selection",
+    "open_store",
     "read_letters",
 ]
 
 
-# --- the ledger -----------------------------------------------------------------------------------
-
-Identity: TypeAlias = tuple[str, str, str, int, bytes]
-"""
-Table, lineage, position; for a row of a baseline also the baseline's number and the key.
-
-The table is part of it because a truncate of several tables has one position (R23d).
-"""
-
-Held: TypeAlias = dict[bytes, Position]
-
-
-@dataclass(slots=True)
-class DeadLetterSummary:
-    """A dead letter as kept in memory; its row stays on disk."""
-
-    number: int
-    index: int
-    """The newest file that contains it, and its index there."""
-
-    table: str
-    position: Position
-    baseline: int | None
-    kind: Kind
-    keys: tuple[bytes, ...]
-    superseded: str | None = None
-
-
-class Ledger:
-    """The dead letters of one pipeline, from its files in order."""
-
-    def __init__(self) -> None:
-        self._known: dict[Identity, DeadLetterSummary] = {}
-        self._held: dict[str, Held] = defaultdict(dict)
-
-    def take(self, record: Record) -> None:
-        """Add the record of the next file."""
-        if isinstance(record, ClearedDeadLetters):
-            for known in self.concerned(record):
-                known.superseded = record.reason
-            self._held[record.table] = _held(self._of(record.table))
-            return
-        for index, dead_letter in enumerate(record.dead_letters):
-            known = DeadLetterSummary(
-                number=record.number,
-                index=index,
-                table=dead_letter.table,
-                position=Position.parse(dead_letter.position),
-                baseline=dead_letter.baseline,
-                kind=dead_letter.kind,
-                keys=dead_letter.keys,
-            )
-            self._known[identity(dead_letter)] = known
-            _hold(self._held[dead_letter.table], known)
-
-    def wants(self, dead_letter: NewDeadLetter) -> bool:
-        """
-        Return whether a dead letter must be stored.
-
-        A superseded one that is added again must be: its change did not reach the target. So
-        must one that was blocked by another and now failed itself: from then on it holds its
-        keys independently.
-        """
-        known = self._known.get(identity(dead_letter))
-        if known is None or known.superseded is not None:
-            return True
-        return dead_letter.kind == "failed" and known.kind == "behind"
-
-    def concerned(self, cleared: ClearedDeadLetters) -> list[DeadLetterSummary]:
-        """Return the dead letters that this supersedes, and those that nothing then blocks."""
-        upto = Position.parse(cleared.upto)
-        gone: list[DeadLetterSummary] = []
-        stay: list[DeadLetterSummary] = []
-        for known in self._of(cleared.table):
-            kept = known.baseline is not None and (
-                (known.baseline, known.position) == (cleared.keep_baseline, upto)
-            )
-            covered = known.position <= upto and not kept
-            (gone if covered else stay).append(known)
-        if gone:
-            counting = {id(known) for known in _counting(stay, ORIGIN, None)}
-            gone += [known for known in stay if id(known) not in counting]
-        return gone
-
-    def foreign(self, table: str, epoch: int, lineage: str) -> bool:
-        """Return whether a dead letter belongs to a history that this log does not have."""
-        return any(
-            name == table
-            and known.superseded is None
-            and (
-                known.position.epoch > epoch or (known.position.epoch == epoch and named != lineage)
-            )
-            for (name, named, *_), known in self._known.items()
-        )
-
-    def held(
-        self, table: str, since: Position, baseline: int | None, newest: int | None = None
-    ) -> Held:
-        """Return the held keys of a table loaded from `baseline`, each with its position."""
-        if since == ORIGIN and baseline is None and newest is None:
-            return dict(self._held.get(table, {}))
-        dead_letters = self._of(table)
-        if newest is not None:
-            dead_letters = [each for each in dead_letters if (each.baseline or 0) <= newest]
-        return _held(_counting(dead_letters, since, baseline))
-
-    def emptied(self, dead_letter: NewDeadLetter) -> bool:
-        """Return whether a truncate superseded this dead letter."""
-        known = self._known.get(identity(dead_letter))
-        return known is not None and known.superseded == "truncate"
-
-    def key_count(self, others: Set[tuple[str, bytes]]) -> int:
-        """Return the number of held keys (table and key), including `others`."""
-        new = sum(key not in self._held.get(table, {}) for table, key in others)
-        return new + sum(map(len, self._held.values()))
-
-    def chosen(self, table: str | None, *, superseded: bool) -> list[DeadLetterSummary]:
-        """Return the dead letters of a table or of all tables, in any order."""
-        return [
-            known
-            for known in self._known.values()
-            if table in (None, known.table) and (superseded or known.superseded is None)
-        ]
-
-    def _of(self, table: str) -> list[DeadLetterSummary]:
-        return self.chosen(table, superseded=False)
-
-
-def identity(dead_letter: NewDeadLetter | StoredDeadLetter) -> Identity:
-    """Return what identifies a dead letter."""
-    position = str(dead_letter.position)
-    if dead_letter.baseline is None:
-        return dead_letter.table, dead_letter.lineage, position, 0, b""
-    return (
-        dead_letter.table,
-        dead_letter.lineage,
-        position,
-        dead_letter.baseline,
-        b"".join(dead_letter.keys),
-    )
-
-
-def _counting(
-    dead_letters: Iterable[DeadLetterSummary], since: Position, baseline: int | None
-) -> Iterator[DeadLetterSummary]:
-    """Yield the dead letters that count for a table loaded from `baseline` at `since`."""
-    held: set[bytes] = set()
-    # Rows of a baseline come before the changes that follow it.
-    for known in sorted(dead_letters, key=lambda each: (each.position, each.baseline is None)):
-        if known.baseline is not None:
-            # Compare F, too: a log that was recreated numbers its baselines from 1 again.
-            counts = baseline is None or (known.baseline, known.position) == (baseline, since)
-        else:
-            failed = known.kind == "failed"
-            counts = known.position > since and (failed or not held.isdisjoint(known.keys))
-        if counts:
-            held.update(known.keys)
-            yield known
-
-
-def _held(dead_letters: Iterable[DeadLetterSummary]) -> Held:
-    held: Held = {}
-    for known in dead_letters:
-        _hold(held, known)
-    return held
-
-
-def _hold(held: Held, known: DeadLetterSummary) -> None:
-    for key in known.keys:
-        held[key] = min(known.position, held.get(key, known.position))
-
-
 # --- the store ------------------------------------------------------------------------------------
 
-FOLDER = "dead-letters"
-"""Their folder in a data directory, with a folder for each pipeline."""
+KEEP_SECONDS = 30 * 86_400.0
+"""How long dead letters that ended stay listed."""
 
+COMPACT_FILES = 64
+"""Files that are merged at once; more if what is there already is much larger."""
+
+_ALWAYS_FILES = 1_024
+"""Files that are merged whatever is there."""
+
+_GROWTH = 4
+"""Up to this many times as much as the new files have is written again with them."""
+
+MOST_COMPACTED = 50_000
+"""Dead letters that one file may have: they are merged in memory."""
+
+_DAY = 86_400_000_000
 
 _COUNT_SECONDS = 0.05
 """How long a count waits for a write."""
 _AGAIN_SECONDS = 1.0
+_AGAIN = 5
+"""How often dead letters are read again whose files were merged meanwhile."""
 
 _LAST = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
 
@@ -248,38 +120,69 @@ class DeadLetterStore:
     """
     The dead letters of one pipeline.
 
-    *Durability*: what `add` and `clear` wrote is durable when they return. *Failure*:
-    `StorageError` and `StorageFull`, after which they may be called again; `AlreadyStored`
-    if another engine has written, and then this one must stop. *Threads*: any.
+    *Durability*: what `add`, `clear`, `resolve` and `purge` wrote is durable when they return, if
+    the records are. *Failure*: `StorageError` and `StorageFull`, after which they may be called
+    again; `AlreadyStored` if another engine has written, and then this one must stop.
+    *Threads*: any.
     """
 
     _hung_at: ClassVar[float] = -math.inf
     """When a count last waited for a write in vain."""
 
-    def __init__(self, files: Files, pipeline: str, clock: Callable[[], float]) -> None:
-        self._files = files.within(f"{FOLDER}/{pipeline}")
+    def __init__(
+        self,
+        records: Records,
+        pipeline: str,
+        clock: Callable[[], float],
+        *,
+        keep: float = KEEP_SECONDS,
+        compact_files: int = COMPACT_FILES,
+    ) -> None:
+        """
+        Read the dead letters of `pipeline`.
+
+        `clock` returns seconds since 1970. `keep` is how long, in seconds, those that ended stay
+        listed. From `compact_files` files on, these are merged. Raises `CorruptLetters` or
+        `UnknownFormat` with the file. Nothing is created before the first dead letter.
+        """
+        self._records = records
         self._pipeline = pipeline
         self._clock = clock
+        self._keep = int(keep * 1_000_000)
+        self._compact_files = compact_files
         self._lock = RLock()
         self._last = 0
+        self._first = 0
+        """The number of the compacted record that the history begins with; 0 if none does."""
         self._ledger = Ledger()
-        self._counted = 0
+        self._compacted = 0
+        """The dead letters in that record."""
+        self._tried = 0
+        """The newest file when it was last tried to merge them."""
+        self._looked_at = 0
+        """When it was last looked whether dead letters that ended are old enough to be removed."""
+        self._figures = Figures()
         self.written = False
         """Whether there may be dead letters, superseded or not. If False, no key is held."""
         self._doubtful = False
         """Whether a write failed, so that its file may or may not exist."""
+        self._load()
 
     @classmethod
-    def open(cls, files: Files, pipeline: str, clock: Callable[[], float]) -> DeadLetterStore:
-        """
-        Return the dead letters of `pipeline` in a data directory.
+    def open(
+        cls,
+        files: Files,
+        pipeline: str,
+        clock: Callable[[], float],
+        *,
+        keep: float = KEEP_SECONDS,
+        compact_files: int = COMPACT_FILES,
+    ) -> DeadLetterStore:
+        """Return the dead letters of `pipeline` that are next to the log, in a data directory."""
+        records = in_files(files, pipeline)
+        return cls(records, pipeline, clock, keep=keep, compact_files=compact_files)
 
-        `clock` returns seconds since 1970. Raises `CorruptLetters` or `UnknownFormat` with the
-        file. Nothing is created before the first dead letter.
-        """
-        dead_letters = cls(files, pipeline, clock)
-        dead_letters._load()
-        return dead_letters
+    # -- what is held ---------------------------------------------------------------------
 
     def held(
         self,
@@ -312,6 +215,19 @@ class DeadLetterStore:
                 dead_letter for dead_letter in dead_letters if not self._ledger.emptied(dead_letter)
             ]
 
+    @property
+    def records(self) -> Records:
+        """What it is kept in; only to be read."""
+        return self._records
+
+    def keys(self, with_new: Sequence[NewDeadLetter] = ()) -> int:
+        """Return the number of held keys of all tables, including those of `with_new`."""
+        with self._sure():
+            new = {(dead_letter.table, key) for dead_letter in with_new for key in dead_letter.keys}
+            return self._ledger.key_count(new)
+
+    # -- writing --------------------------------------------------------------------------
+
     def add(self, dead_letters: Sequence[NewDeadLetter]) -> int:
         """Store these dead letters; return how many of them are new."""
         with self._sure():
@@ -333,7 +249,8 @@ class DeadLetterStore:
 
         This includes dead letters that only these block, whatever their position. `reason` is
         `truncate` or `reload`. Dead letters of rows of `keep_baseline` stay. If there is
-        nothing to supersede, nothing is written.
+        nothing to supersede, nothing is written. Rows of purged dead letters up to `upto` are
+        those of the source again.
         """
         with self._sure():
             cleared = ClearedDeadLetters(
@@ -345,8 +262,14 @@ class DeadLetterStore:
                 keep_baseline=keep_baseline,
                 at=self._now(),
             )
-            if self._ledger.concerned(cleared):
+            if self._ledger.concerned(cleared) or self._ledger.corrected(cleared):
                 self._create(cleared)
+
+    def drop(self) -> None:
+        """Supersede all dead letters: the pipeline was dropped, and holds no keys."""
+        with self._sure():
+            for table in self._ledger.tables():
+                self.clear(table, _LAST, "dropped")
 
     def disown(self, table: str, epoch: int, lineage: str) -> None:
         """
@@ -360,39 +283,113 @@ class DeadLetterStore:
             if self._ledger.foreign(table, epoch, lineage):
                 self.clear(table, _LAST, "reload")
 
-    def all(self, table: str | None = None, *, superseded: bool = False) -> tuple[DeadLetter, ...]:
-        """Return the dead letters by position; with `superseded` also the superseded ones."""
+    def resolve(
+        self,
+        entries: Iterable[DeadLetter | DeadLetterSummary],
+        reason: Resolution,
+        note: str = "",
+    ) -> int:
+        """
+        End these dead letters; return how many of them had not ended before.
+
+        Each is known by its identity; one that has ended, or is not known, is skipped. `note` says
+        who did it and why. A key is released if no other dead letter has it: later changes that
+        waited behind are dead letters still, and hold it, until they are resolved, too. All are
+        ended at once, by one record.
+        """
         with self._sure():
-            chosen = [
-                (known.number, known.index, known.superseded)
-                for known in self._ledger.chosen(table, superseded=superseded)
-            ]
-        # Outside the lock: files never change, and a run does not have to wait for a reader.
-        return read_chosen(self._files, self._pipeline, chosen)
+            found = self._ledger.entries(entries)
+            if found:
+                self._create(
+                    ResolvedDeadLetters(
+                        number=self._last + 1,
+                        pipeline=self._pipeline,
+                        entries=tuple(found),
+                        reason=reason,
+                        note=note.encode(errors="backslashreplace").decode(),
+                        at=self._now(),
+                    )
+                )
+            return len(found)
+
+    def purge(self, selection: Selection, note: str = "") -> tuple[Purged, ...]:
+        """
+        Give up the changes of the selected dead letters, and of those that wait behind them.
+
+        Their keys are released, and later changes reach the target again. Its rows may differ from
+        the source's from then on; `purged_keys` counts them. Returns what was purged, by table.
+        """
+        with self._sure():
+            found = self._ledger.selected(selection)
+            self.resolve(found, "purged", note)
+            return by_table(found)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def all(
+        self,
+        table: str | None = None,
+        *,
+        superseded: bool = False,
+        after: Position | None = None,
+        limit: int | None = None,
+    ) -> tuple[DeadLetter, ...]:
+        """
+        Return the dead letters by position; with `superseded` also those that ended.
+
+        With `after`, only those of later positions. With `limit`, only so many, and the rest of
+        those at the last position: so the next ones are after it.
+        """
+
+        def chosen() -> list[Located]:
+            found = self._ledger.chosen(table, superseded=superseded)
+            return [each.located for each in limited(found, after, limit)]
+
+        return self._read(chosen)
+
+    def to_purge(self, selection: Selection) -> tuple[Purged, ...]:
+        """Return what `purge` would end, by table."""
+        with self._sure():
+            return by_table(self._ledger.selected(selection))
+
+    def counts(self) -> list[Count]:
+        """Return how many dead letters have not ended, by table, kind and code."""
+        with self._sure():
+            return self._ledger.counts()
+
+    def purged_keys(self) -> dict[str, int]:
+        """
+        Return, by table, how many rows may differ from the source's because of a purge.
+
+        A reload of the table makes them right.
+        """
+        with self._sure():
+            return self._ledger.purged_keys()
 
     @property
-    def count(self) -> int:
+    def figures(self) -> Figures:
         """
-        The number of dead letters that are not superseded.
+        The numbers for a status.
 
-        Reads nothing, and does not wait for a write, which may hang: then it is the last number.
+        Reads nothing, and does not wait for a write, which may hang: then they are the last ones.
         """
         # Once for all pipelines: they have one disk, and a status counts each more than once.
         waits = monotonic() - DeadLetterStore._hung_at >= _AGAIN_SECONDS
         if self._lock.acquire(timeout=_COUNT_SECONDS if waits else 0):
             try:
-                self._counted = len(self._ledger.chosen(None, superseded=False))
+                ledger = self._ledger
+                count = len(ledger.chosen(None, superseded=False))
+                self._figures = Figures(count, ledger.key_count(set()), ledger.purged_keys())
             finally:
                 self._lock.release()
         else:
             DeadLetterStore._hung_at = monotonic()
-        return self._counted
+        return self._figures
 
-    def keys(self, with_new: Sequence[NewDeadLetter] = ()) -> int:
-        """Return the number of held keys of all tables, including those of `with_new`."""
-        with self._sure():
-            new = {(dead_letter.table, key) for dead_letter in with_new for key in dead_letter.keys}
-            return self._ledger.key_count(new)
+    @property
+    def count(self) -> int:
+        """The number of dead letters that have not ended; like `figures`, it waits for nothing."""
+        return self.figures.count
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -403,35 +400,289 @@ class DeadLetterStore:
                 self._load()
             yield
 
+    def _read(self, choose: Callable[[], list[Located]]) -> tuple[DeadLetter, ...]:
+        while True:
+            with self._sure():
+                first, chosen = self._first, choose()
+            # Outside the lock: files never change, and a run does not have to wait for a reader.
+            try:
+                return read_chosen(self._records, self._pipeline, chosen)
+            except CorruptLetters:
+                # They may have been merged meanwhile.
+                if first == self._first:
+                    raise
+
     def _load(self) -> None:
-        last = last_number(self._files)
-        if last:
-            # A process that was killed before it synced the folder leaves names that are not
-            # durable. A dead letter that counts as stored must be durable.
-            self._files.settle("")
-            self._files.sweep("")
-        ledger = Ledger()
-        for record in records(self._files, self._pipeline, last):
+        if self._records.numbers():
+            # A dead letter that counts as stored must be durable.
+            self._records.settle()
+        ledger, first, size = Ledger(), 0, 0
+        found = history(self._records, self._pipeline)
+        for record in found:
             ledger.take(record)
+            if isinstance(record, CompactedDeadLetters):
+                first, size = record.number, len(record.dead_letters)
+        last = found[-1].number if found else 0
         self._ledger, self._last, self._doubtful = ledger, last, False
+        self._first, self._compacted = first, size
         self.written = last > 0
 
     def _create(self, record: Record) -> None:
         data = encode(record)
         self._doubtful = self.written = True
         try:
-            self._files.make_folder("")
             # Invariant 3: a dead letter is durable before progress passes its change.
-            self._files.create(file_name(record.number), data)
+            self._records.create(record.number, data)
         except AlreadyStored:
             # Do not load it and continue: another engine is running.
             self._doubtful = False
             raise
         self._ledger.take(record)
         self._last, self._doubtful = record.number, False
+        # It can wait: what was to be written is durable.
+        with suppress(StorageError):
+            self.compact_if_due()
 
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
+
+    # -- compaction -----------------------------------------------------------------------
+
+    def compact_if_due(self) -> None:
+        """Merge files if there are many, or if some that ended are old enough to be removed."""
+        with self._sure():
+            if self._compaction_due():
+                self._tried = self._last
+                self.compact()
+
+    def _compaction_due(self) -> bool:
+        files = self._last - max(self._first, self._tried)
+        # The cost of writing everything again is a part of that of what is new.
+        new = self._ledger.size - self._compacted
+        if files >= _ALWAYS_FILES or (
+            files >= self._compact_files and new * _GROWTH >= self._compacted
+        ):
+            return True
+        if (now := self._now()) - self._looked_at < min(self._keep, _DAY):
+            return False
+        self._looked_at = now
+        return len(self._ledger.kept(now - self._keep)) < self._ledger.size
+
+    def compact(self) -> None:
+        """
+        Merge all files into one, without dead letters that ended longer than `keep` ago.
+
+        At any instant all of it is there: the new file is durable before others are removed, and
+        is created exclusively, so that it has everything that any engine has written.
+        """
+        with self._sure():
+            now = self._now()
+            kept = self._ledger.kept(now - self._keep)
+            if not self._last or len(kept) > MOST_COMPACTED:
+                return
+            try:
+                record = compacted(
+                    self._records,
+                    self._pipeline,
+                    self._last + 1,
+                    [each.located for each in kept],
+                    self._ledger.purged,
+                    now,
+                )
+            except CorruptLetters as error:
+                if max(self._records.numbers(), default=0) > self._last:
+                    raise AlreadyStored(
+                        "Another engine has written", file=self._records.path(self._last + 1)
+                    ) from error
+                raise
+            self._doubtful = True
+            try:
+                self._records.create(record.number, encode(record))
+            except AlreadyStored:
+                self._doubtful = False
+                raise
+            self._ledger.compact(msgspec.structs.replace(record, groups=()))
+            self._last = self._first = record.number
+            self._compacted, self._doubtful = len(kept), False
+            self._remove_before(record.number)
+
+    def _remove_before(self, first: int) -> None:
+        """Remove what a compacted record has; number 1 becomes the checkpoint."""
+        self._records.remove([each for each in self._records.numbers() if 1 < each < first])
+        with suppress(FileNotFoundError):
+            if isinstance(decode(self._records.read(1), 1, self._pipeline), DeadLetterCheckpoint):
+                return
+        self._records.remove([1])
+        # Nothing reads below `first`, so it does not matter if a crash leaves number 1 away.
+        with suppress(AlreadyStored):
+            self._records.create(1, encode(DeadLetterCheckpoint(1, self._pipeline, first)))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The numbers of a store for a status."""
+
+    count: int = 0
+    """Dead letters that have not ended."""
+
+    keys: int = 0
+    """Keys that they hold."""
+
+    purged_keys: Mapping[str, int] = field(default_factory=dict)
+    """By table, rows that may differ from the source's because of a purge."""
+
+
+# --- where a store is -----------------------------------------------------------------------------
+
+_LOCATION_FILE = "store"
+"""The file, in the pipeline's folder, that says where else its dead letters are."""
+
+
+class _StoreLocation(msgspec.Struct, frozen=True):
+    """Where the dead letters of a pipeline are, if not next to the log."""
+
+    type: str
+    location: str
+    volatile: bool = False
+    format: int = 1
+
+
+def open_store(
+    files: Files,
+    pipeline: str,
+    clock: Callable[[], float],
+    on_error: OnError,
+    records: Records | None = None,
+) -> tuple[DeadLetterStore, Records]:
+    """
+    Return the dead letters of a pipeline as its options say where they are, and their records.
+
+    `files` is where the log is; `records` are those of an earlier call, which a store in memory
+    must get again. Where they are is noted there, for readers without the configuration. Raises
+    `DeadLettersElsewhere` if an earlier store holds keys: they would be forgotten.
+    """
+    keep = on_error.keep_seconds if isinstance(on_error, DeadLetters) else KEEP_SECONDS
+    if records is None:
+        records = _records(files, pipeline, on_error)
+    store = DeadLetterStore(records, pipeline, clock, keep=keep)
+    with suppress(StorageError):  # it can wait
+        store.compact_if_due()
+    return store, records
+
+
+def _records(files: Files, pipeline: str, on_error: OnError) -> Records:
+    before = _noted(files, pipeline)
+    here = in_files(files, pipeline)
+    earlier = here if before is None else _readable(before, pipeline)
+    if isinstance(on_error, DeadLetters):
+        policy = on_error
+    elif earlier is not None:
+        return earlier  # there will be no new ones, but these hold their keys
+    else:
+        policy = DeadLetters()
+    place = _location_of(policy)
+    if place == before:
+        return here if place is None else _made(policy, pipeline)
+    if before is not None and not before.volatile and earlier is None:
+        raise DeadLettersElsewhere(
+            "The pipeline may have dead letters in another store",
+            pipeline=pipeline,
+            store=before.location,
+            remedy="Use that store until they have ended. If it has none, remove the file"
+            f" {files.path(f'{FOLDER}/{pipeline}/{_LOCATION_FILE}')}.",
+        )
+    held = [] if earlier is None else ledger_of(earlier, pipeline).chosen(None, superseded=False)
+    if held:
+        raise DeadLettersElsewhere(
+            "The pipeline has dead letters in another store",
+            pipeline=pipeline,
+            store="local" if before is None else before.location,
+            count=len(held),
+        )
+    name = f"{FOLDER}/{pipeline}/{_LOCATION_FILE}"
+    if place is None:
+        files.remove(name)
+        return here
+    found = _made(policy, pipeline)
+    if isinstance(policy.store, str) and place.type == "s3":
+        # Before it is noted: an unsafe storage must not be used.
+        opened(policy.store).prove()
+    files.make_folder(f"{FOLDER}/{pipeline}")
+    files.put(name, msgspec.json.encode(place))
+    return found
+
+
+def _location_of(policy: DeadLetters) -> _StoreLocation | None:
+    match policy.store:
+        case "local":
+            return None
+        case "memory":
+            return _StoreLocation("memory", "memory", volatile=True)
+        case str(location):
+            return _StoreLocation("s3", location)
+        case storage:
+            assert isinstance(storage, RecordStorage)
+            return _StoreLocation(storage.type, storage.location, storage.volatile)
+
+
+def _made(policy: DeadLetters, pipeline: str) -> Records:
+    match policy.store:
+        case "memory":
+            return MemoryRecords()
+        case str(location):
+            return in_files(opened(location), pipeline)
+        case storage:
+            assert isinstance(storage, RecordStorage)
+            return storage.records(pipeline)
+
+
+def _noted(files: Files, pipeline: str) -> _StoreLocation | None:
+    """Return where the dead letters of a pipeline were last; None for next to the log."""
+    try:
+        data = files.read(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
+    except FileNotFoundError:
+        return None
+    path = files.path(f"{FOLDER}/{pipeline}/{_LOCATION_FILE}")
+    try:
+        found = msgspec.json.decode(data, type=_StoreLocation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptLetters("The file cannot be read", file=path) from error
+    if found.format != 1:
+        raise UnknownFormat("The file has an unknown format", file=path, format=found.format)
+    return found
+
+
+def _readable(place: _StoreLocation, pipeline: str) -> Records | None:
+    """Return records that can be read without the engine that writes them."""
+    return in_files(opened(place.location), pipeline) if place.type == "s3" else None
+
+
+def ledger_of(records: Records, pipeline: str) -> Ledger:
+    """Return the ledger of a pipeline from its records."""
+    ledger = Ledger()
+    for record in history(records, pipeline):
+        ledger.take(record)
+    return ledger
+
+
+def pipelines_elsewhere(files: Files) -> dict[str, str]:
+    """Return pipelines whose dead letters only a running engine can read, by their store's type."""
+    found = {name: _noted(files, name) for name in files.list(FOLDER)}
+    return {
+        name: place.type
+        for name, place in found.items()
+        if place is not None and _readable(place, name) is None
+    }
+
+
+def stores_in(files: Files, pipeline: str | None = None) -> Iterator[tuple[str, Records]]:
+    """Yield the records of all pipelines, or of one, that can be read without an engine."""
+    for name in files.list(FOLDER):
+        if pipeline in (None, name):
+            place = _noted(files, name)
+            records = in_files(files, name) if place is None else _readable(place, name)
+            if records is not None:
+                yield name, records
 
 
 def read_letters(
@@ -441,18 +692,33 @@ def read_letters(
     Return the dead letters of all pipelines, or of one, in a data directory.
 
     They are ordered by pipeline, then by position. This needs no engine and does not disturb a
-    running one: nothing is created, synced or removed.
+    running one: nothing is created, synced or removed. Those in memory, or in a store of another
+    package, are not among them: see `pipelines_elsewhere`.
     """
     found: list[DeadLetter] = []
-    for name in files.list(FOLDER):
-        if pipeline in (None, name):
-            inside = files.within(f"{FOLDER}/{name}")
-            ledger = Ledger()
-            for record in records(inside, name, last_number(inside)):
-                ledger.take(record)
-            chosen = [
-                (known.number, known.index, known.superseded)
-                for known in ledger.chosen(None, superseded=superseded)
-            ]
-            found += read_chosen(inside, name, chosen)
+    for name, records in stores_in(files, pipeline):
+        found += read_records(records, name, superseded=superseded)
     return tuple(found)
+
+
+def read_records(
+    records: Records,
+    pipeline: str,
+    table: str | None = None,
+    *,
+    superseded: bool = False,
+    after: Position | None = None,
+    limit: int | None = None,
+) -> tuple[DeadLetter, ...]:
+    """Return dead letters of a pipeline as `DeadLetterStore.all` does, from its records alone."""
+    for left in reversed(range(_AGAIN)):
+        newest = max(records.numbers(), default=0)
+        known = ledger_of(records, pipeline).chosen(table, superseded=superseded)
+        chosen = [each.located for each in limited(known, after, limit)]
+        try:
+            return read_chosen(records, pipeline, chosen)
+        except CorruptLetters:
+            # An engine may have merged the files meanwhile.
+            if not left or newest == max(records.numbers(), default=0):
+                raise
+    raise AssertionError("the last attempt returns or raises")

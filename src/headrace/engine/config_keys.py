@@ -39,6 +39,7 @@ from headrace.pipeline.settings import (
 )
 from headrace.pipeline.settings import TARGETS as FUNCTION_TARGETS
 from headrace.pipeline.settings import TRANSFORMS as TRANSFORM_TYPES
+from headrace.storage.locations import bucket_of
 from headrace.targets.definition import MEMORY
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -84,6 +85,39 @@ TARGETS = Catalogue(
     {"indexed-memory": MEMORY, **FUNCTION_TARGETS, "table": "headrace.lake.definition:TABLE"},
 )
 FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
+
+
+def _bucket_location(_: str, values: Values) -> str:
+    location = str(values["location"])
+    bucket_of(location)
+    return location
+
+
+DEAD_LETTER_STORES = Catalogue(
+    "dead letter store",
+    "headrace.dead_letter_stores",
+    {
+        "local": Part("Next to the log: data directory or bucket.", (), lambda _, values: "local"),
+        "memory": Part(
+            "In memory, lost when the process ends: for targets that are loaded again at every"
+            " start.",
+            (),
+            lambda _, values: "memory",
+        ),
+        "s3": Part(
+            "In a bucket of its own. Credentials are read as for a [log on S3](../guides/s3.md).",
+            (
+                Key(
+                    "location",
+                    Text('"s3://bucket/prefix"'),
+                    "The bucket and prefix; of one data directory only.",
+                    required=True,
+                ),
+            ),
+            _bucket_location,
+        ),
+    },
+)
 TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)
 OBSERVERS = Catalogue("observer", "headrace.observers", {"log": LOG})
 
@@ -114,8 +148,9 @@ _SOURCE = (
 _DEAD_LETTER = (
     Key(
         "store",
-        Choice(("local",)),
-        "Where dead letters are stored: next to the log.",
+        PartOf(DEAD_LETTER_STORES, short=True),
+        "Where dead letters are stored: `local`, next to the log; `memory`; or"
+        ' `{ type = s3, location = "s3://bucket/prefix" }`.',
         default="local",
     ),
     Key(
@@ -129,6 +164,17 @@ _DEAD_LETTER = (
         Integer(0),
         "Maximum number of keys that dead letters may hold; the pipeline stops at more.",
         default=MAX_KEYS,
+    ),
+    Key(
+        "warn_keys",
+        Integer(0),
+        "Number of held keys from which a status has a notice (default: 80 % of `max_keys`).",
+    ),
+    Key(
+        "keep",
+        Duration("1h"),
+        "How long dead letters stay listed after they ended.",
+        default="30d",
     ),
 )
 

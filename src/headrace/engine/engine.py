@@ -23,15 +23,19 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from headrace.capture.messages import ENDLESS, Reset, Retries
+from headrace.changelog.position import Position
 from headrace.changelog.ranges import Moment
 from headrace.changelog.schema import TableSchema
 from headrace.config.units import duration
+from headrace.deadletters.ledger import Purged, Selection
 from headrace.deadletters.letter import DeadLetter
+from headrace.deadletters.store import DeadLetterStore
 from headrace.engine import status
 from headrace.engine.assembly import (
     logged_tables,
@@ -630,12 +634,52 @@ class Engine:
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
     ) -> tuple[DeadLetter, ...]:
-        """Return the dead letters, pipeline by pipeline, in position order."""
+        """
+        Return the dead letters, pipeline by pipeline, in position order.
+
+        With `superseded`, also those that ended less than `DeadLetters.keep` ago.
+        """
         return tuple(
             dead_letter
             for run in self._state.runs_of(pipeline, None)
             for dead_letter in run.delivery.dead_letters.all(superseded=superseded)
         )
+
+    def purge_dead_letters(
+        self,
+        pipeline: str,
+        *,
+        table: str | None = None,
+        code: str | None = None,
+        before: Position | datetime | None = None,
+        position: Position | None = None,
+        note: str = "",
+    ) -> tuple[Purged, ...]:
+        """
+        Give up changes that became dead letters; return how many were purged, by table.
+
+        All conditions must hold: of a table, with a code, of changes before a position or parked
+        before a time, at a position. Later changes of the same rows that wait behind them are
+        purged, too. Their keys are released, and later changes reach the target again, but its rows
+        may differ from the source's: `pipeline_info(pipeline).rows_given_up` counts them, until
+        `reload` copies the table again. `note` says who did it and why, and stays with them.
+        """
+        selection = Selection(table, code, before, position)
+        purged = self.dead_letter_store(pipeline).purge(selection, note)
+        for each in purged:
+            _log.info(
+                "dead letters purged",
+                pipeline=pipeline,
+                table=each.table,
+                count=each.dead_letters,
+                note=note,
+            )
+        self._state.notify()
+        return purged
+
+    def dead_letter_store(self, pipeline: str) -> DeadLetterStore:
+        """Return the store of a pipeline's dead letters: counts, pages, what a purge would end."""
+        return self._state.run_of(pipeline).delivery.dead_letters
 
     def explain(self, pipeline: str) -> Explanation:
         """Return how Spark ran a pipeline's last batch; print the result to read it."""

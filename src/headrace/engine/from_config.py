@@ -348,6 +348,7 @@ def _pipeline(
     filters = [_made(chosen, name, errors) for chosen in values["filters"]]
     transforms = [_made(chosen, name, errors) for chosen in values["transforms"]]
     target = _made(values["target"], name, errors)
+    store = _made(values["error_handling"]["dead_letter"]["store"], name, errors)
     source = sources[values["source"]]
     if len(errors.found) > before or source is None:
         return None
@@ -360,7 +361,7 @@ def _pipeline(
             mode=values["mode"],
             filters=filters,
             transforms=transforms,
-            on_error=_on_error(values["error_handling"]),
+            on_error=_on_error(values["error_handling"], store),
             on_schema_change=values["on_schema_change"],
             on_failure=values["on_failure"],
             retry=None if values["retry"] is None else _retries(retry, values["retry"]),
@@ -379,14 +380,18 @@ def _retries(for_all: Values, own: Values | None) -> Retries:
     return Retries(**{**for_all, **given})
 
 
-def _on_error(values: Values) -> OnError:
+def _on_error(values: Values, store: Any) -> OnError:
     from headrace.pipeline.definition import DeadLetters
 
     if values["on_persistent_failure"] == "stop":
         return "stop"
     dead_letters = values["dead_letter"]
     return DeadLetters(
-        max_per_batch=dead_letters["max_per_batch"], max_keys=dead_letters["max_keys"]
+        max_per_batch=dead_letters["max_per_batch"],
+        max_keys=dead_letters["max_keys"],
+        warn_keys=dead_letters["warn_keys"],
+        keep=dead_letters["keep"],
+        store=store,
     )
 
 

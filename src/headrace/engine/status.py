@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
-from headrace.errors import NotRunning, UnknownTable
+from headrace.deadletters.store import Figures
+from headrace.errors import HeadraceError, KeysHeld, NotRunning, RowsGivenUp, UnknownTable
 from headrace.observe.logs import logger
+from headrace.pipeline.definition import DeadLetters
 from headrace.runtime.info import (
     COUNT_SECONDS,
     BatchInfo,
@@ -236,6 +238,7 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
     counts = [table.rows for table in tables]
     delivery = run.delivery
     counted = delivery.counters.total()
+    figures = delivery.dead_letter_figures
     error = run.error or next(iter(run.lost.values()), None)
     return PipelineInfo(
         name=run.name,
@@ -250,7 +253,7 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         jobs=delivery.jobs,
         position=run.reached,
         lag_seconds=_lag(run, recording.log),
-        dead_letters=delivery.dead_letter_count,
+        dead_letters=figures.count,
         error=error or (None if run.ready else run.release.why),
         hops=delivery.hops.quantiles(),
         set_aside=run.release.why,
@@ -272,7 +275,30 @@ def _info(state: EngineState, run: PipelineRun, since: float) -> PipelineInfo:
         ),
         direct=delivery.direct,
         abandoned=delivery.abandoned,
+        held_keys=figures.keys,
+        rows_given_up=figures.purged_keys,
+        notices=tuple(_notices(run, figures)),
     )
+
+
+def _notices(run: PipelineRun, figures: Figures) -> Iterator[HeadraceError]:
+    """Yield what someone should know about a pipeline that runs."""
+    policy = run.pipeline.on_error
+    if isinstance(policy, DeadLetters) and figures.keys >= policy.warns_from > 0:
+        yield KeysHeld(
+            "Dead letters hold many rows",
+            pipeline=run.name,
+            keys=figures.keys,
+            limit=policy.max_keys,
+        )
+    for table, rows in figures.purged_keys.items():
+        yield RowsGivenUp(
+            "Rows may differ from those of the source, because their dead letters were purged",
+            remedy=f"Copy the table again: headrace reload {run.name} --table {table}.",
+            pipeline=run.name,
+            table=table,
+            rows=rows,
+        )
 
 
 def _table_info(

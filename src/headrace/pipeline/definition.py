@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from headrace.capture.messages import Retries
 from headrace.capture.table_selection import is_pattern
 from headrace.changelog.schema import TableSchema
+from headrace.config.units import duration
 from headrace.errors import BadTransform, HeadraceError, WrongValue
 from headrace.pipeline.check_steps import check_steps, check_unsent
 from headrace.pipeline.steps import Filter, Transform
+from headrace.storage.locations import bucket_of, elsewhere
+from headrace.storage.records import RecordStorage
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -39,6 +42,55 @@ class DeadLetters:
 
     max_per_batch: int = 20
     max_keys: int = 1_000
+    warn_keys: int | None = None
+    """Held keys from which a status has a notice; None for 80 % of `max_keys`."""
+
+    keep: str | float = "30d"
+    """How long those that ended stay listed, in seconds or as `30d`; at least an hour."""
+
+    store: str | RecordStorage = "local"
+    """
+    Where they are: `local`, next to the log; `memory`, lost when the process ends, only for targets
+    that are loaded again at every start; `s3://bucket/prefix`; or a store of another package.
+    """
+
+    def __post_init__(self) -> None:
+        seconds = duration(self.keep) if isinstance(self.keep, str) else float(self.keep)
+        object.__setattr__(self, "keep", seconds)
+        if seconds < 3_600:
+            raise WrongValue("DeadLetters(keep=) must be at least an hour", given=self.keep)
+        if isinstance(self.store, str):
+            if elsewhere(self.store):
+                bucket_of(self.store)
+            elif self.store not in ("local", "memory"):
+                raise WrongValue(
+                    "The store of dead letters is not known",
+                    remedy="Use local, memory or s3://bucket/prefix.",
+                    store=self.store,
+                )
+        elif not isinstance(self.store, RecordStorage):
+            raise WrongValue(
+                "The store of dead letters has not what a store needs",
+                remedy="Give it what headrace.storage.records.RecordStorage describes.",
+                store=type(self.store).__name__,
+            )
+
+    @property
+    def keep_seconds(self) -> float:
+        """`keep` in seconds."""
+        return float(self.keep)
+
+    @property
+    def warns_from(self) -> int:
+        """The number of held keys from which a status has a notice."""
+        if self.warn_keys is not None:
+            return self.warn_keys
+        return max(1, self.max_keys * 4 // 5)
+
+    @property
+    def volatile(self) -> bool:
+        """Whether they are lost when the process ends."""
+        return self.store == "memory" if isinstance(self.store, str) else self.store.volatile
 
 
 OnError: TypeAlias = "DeadLetters | Literal['stop']"
@@ -188,6 +240,13 @@ class Pipeline:
             raise BadTransform(
                 "Pipelines in mode changes cannot be released: they do not load baselines",
                 remedy="Use the policy block or error, or another mode.",
+            )
+        if isinstance(on_error, DeadLetters) and on_error.volatile and target.traits.durable:
+            raise BadTransform(
+                "Dead letters in memory are lost at a restart, and the target's rows are not",
+                remedy="Use another store of dead letters, local or s3://bucket/prefix. Memory is"
+                " for targets that are loaded again at every start.",
+                target=target.traits.type,
             )
         # The class is frozen, so set the fields as a frozen dataclass does.
         for field, value in {

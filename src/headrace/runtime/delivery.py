@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.history import BaselineWindow
-from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.ranges import Span
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
@@ -56,7 +56,7 @@ from headrace.deadletters.hold import (
     without,
 )
 from headrace.deadletters.letter import NewDeadLetter
-from headrace.deadletters.store import DeadLetterStore
+from headrace.deadletters.store import DeadLetterStore, Figures, open_store
 from headrace.errors import (
     BadTransform,
     EvaluationTimeout,
@@ -89,6 +89,7 @@ from headrace.storage.killpoints import (
     TARGET_WRITTEN,
     reach,
 )
+from headrace.storage.records import Records
 from headrace.targets.target import (
     Batch,
     FrameBatch,
@@ -417,6 +418,8 @@ class Delivery:
         self._checks: list[Callable[[], None]] = []
         self._intent: Intent | None = None
         self._dead_letters: DeadLetterStore | None = None
+        self._records: Records | None = None
+        """What the dead letters are kept in."""
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(prepared, GivesFrames):
@@ -632,14 +635,15 @@ class Delivery:
     def open(self) -> None:
         """Read the dead letters of the previous run."""
         context = self._context
-        self._dead_letters = DeadLetterStore.open(context.files, self.name, context.wall)
+        self._dead_letters, self._records = open_store(
+            context.files, self.name, context.wall, self._pipeline.on_error, self._records
+        )
 
     def reopen_dead_letters(self) -> None:
         """Read dead letters that another engine wrote; raise if that engine is the newer one."""
         if self.dead_letters_stale:
-            context = self._context
-            context.check()
-            self._dead_letters = DeadLetterStore.open(context.files, self.name, context.wall)
+            self._context.check()
+            self.open()
             self.dead_letters_stale = False
 
     @property
@@ -651,8 +655,13 @@ class Delivery:
 
     @property
     def dead_letter_count(self) -> int:
-        """The number of dead letters that are not superseded; 0 before they are read."""
-        return self._dead_letters.count if self._dead_letters is not None else 0
+        """The number of dead letters that have not ended; 0 before they are read."""
+        return self.dead_letter_figures.count
+
+    @property
+    def dead_letter_figures(self) -> Figures:
+        """The numbers of dead letters for a status; none before they are read."""
+        return self._dead_letters.figures if self._dead_letters is not None else Figures()
 
     def _held(self, member: Member) -> dict[bytes, Position]:
         if member.state != TableState.RELOADING:
@@ -683,9 +692,7 @@ class Delivery:
     def drop_dead_letters(self) -> None:
         """Clear all dead letters: the pipeline was dropped, and holds no keys."""
         if self._dead_letters is not None:
-            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({each.table for each in self._dead_letters.all()}):
-                self._dead_letters.clear(table, far, "dropped")
+            self._dead_letters.drop()
 
     # -- baselines --------------------------------------------------------------------
 

@@ -278,6 +278,15 @@ class PipelineInfo:
     abandoned: int = 0
     """Direct batches that were given up because a row took too long."""
 
+    held_keys: int = 0
+    """Keys that dead letters hold."""
+
+    rows_given_up: Mapping[str, int] = field(default_factory=dict)
+    """By table, rows that may differ from the source's, because dead letters were purged."""
+
+    notices: tuple[HeadraceError, ...] = ()
+    """What someone should know while it runs: many held keys, rows that may differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomInfo:

@@ -1,16 +1,17 @@
 """
-The contracts of sources and targets, as tests.
+The contracts of sources, targets and stores of dead letters, as tests.
 
-Derive a class from `SourceContract` or `TargetContract`, set its `harness`, which creates your
-source or target, and let pytest collect the class:
+Derive a class from `SourceContract`, `TargetContract` or `RecordsContract`, set its `harness`,
+which creates your source, target or records, and let pytest collect the class:
 
     class TestMySource(SourceContract):
         @pytest.fixture(autouse=True)
         def _made(self, tmp_path):
             self.harness = MyHarness(tmp_path)
 
-All suites use the table `things`, with the columns `id`, an integer and the key, and `name`, a
-text. Set `beside` or `several_tables` to False to skip the tests of what a target cannot do.
+The suites of sources and targets use the table `things`, with the columns `id`, an integer and the
+key, and `name`, a text. Set `beside` or `several_tables` to False to skip the tests of what a
+target cannot do.
 
 Long because each contract is one class, from which suites derive as a whole.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, Protocol
 
 import pyarrow as pa
@@ -28,7 +30,8 @@ from headrace.capture.source import Baselines, Copy, Source
 from headrace.changelog.change import Changes, Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import HeadraceError, TableRefused
+from headrace.errors import AlreadyStored, HeadraceError, TableRefused
+from headrace.storage.records import Records
 from headrace.targets.target import Batch, Loading, Target
 from headrace.testing.source import TABLE, THINGS, State, Step
 
@@ -36,6 +39,8 @@ __all__ = [
     "TABLE",
     "THINGS",
     "ReadsTables",
+    "RecordsContract",
+    "RecordsHarness",
     "SourceContract",
     "SourceHarness",
     "State",
@@ -663,3 +668,96 @@ def _copied(copy: Copy, between: object) -> tuple[State, tuple[int, int]]:
             between()
     copy.close()
     return rows, (copy.first, copy.last)
+
+
+# --- the contract of stores of dead letters -------------------------------------------------------
+
+
+class RecordsHarness(Protocol):
+    """What you implement so that `RecordsContract` can test where records are kept."""
+
+    def make(self, name: str) -> Records:
+        """
+        Return the records of an owner; none at first.
+
+        Called again with the same name it returns another object for the same records, as after a
+        restart, or in another process; one that is volatile returns the same object.
+        """
+        ...
+
+
+class RecordsContract:
+    """The tests of the contract of `Records`."""
+
+    harness: RecordsHarness
+
+    def test_reading_what_is_empty_finds_nothing(self) -> None:
+        records = self.harness.make("orders")
+        assert records.numbers() == []
+        assert self._read(records, 1) is None
+        records.remove([1, 2])
+        assert records.numbers() == []
+
+    def test_a_record_is_read_back_as_it_was_created(self) -> None:
+        content = {1: b"", 2: b"\x00\xff\r\n", 3: b"three" * 50_000, 0xFFFFFFFFFFFF: b"last"}
+        records = self.harness.make("orders")
+        for number, data in content.items():
+            records.create(number, data)
+        for each in (records, self.harness.make("orders")):
+            each.settle()
+            assert each.numbers() == list(content)
+            assert {number: self._read(each, number) for number in content} == content
+
+    def test_a_number_is_created_once_and_keeps_its_first_bytes(self) -> None:
+        one, other = self.harness.make("orders"), self.harness.make("orders")
+        one.create(1, b"first")
+        for late in (one, other):
+            try:
+                late.create(1, b"second")
+            except AlreadyStored:
+                continue
+            raise AssertionError("create() of a number that exists did not raise AlreadyStored")
+        assert self._read(other, 1) == b"first"
+        assert one.numbers() == [1]
+
+    def test_of_many_who_create_one_number_at_once_one_does(self) -> None:
+        def create(writer: int) -> bool:
+            try:
+                self.harness.make("orders").create(1, str(writer).encode())
+            except AlreadyStored:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as threads:
+            done = list(threads.map(create, range(8)))
+        assert done.count(True) == 1
+        assert self._read(self.harness.make("orders"), 1) == str(done.index(True)).encode()
+
+    def test_what_is_removed_is_gone_and_its_number_can_be_created(self) -> None:
+        records = self.harness.make("orders")
+        for number in (1, 2, 3):
+            records.create(number, b"old")
+        records.remove([1, 3, 4])
+        assert self.harness.make("orders").numbers() == [2]
+        assert self._read(records, 1) is None
+        records.create(1, b"new")
+        assert self._read(self.harness.make("orders"), 1) == b"new"
+
+    def test_owners_have_records_of_their_own(self) -> None:
+        orders, other = self.harness.make("orders"), self.harness.make("orders2")
+        orders.create(1, b"orders")
+        assert other.numbers() == []
+        other.create(1, b"other")
+        other.remove([1])
+        assert self._read(orders, 1) == b"orders"
+        assert orders.numbers() == [1]
+
+    def test_a_path_says_which_record_it_is(self) -> None:
+        records = self.harness.make("orders")
+        assert records.path(1) != records.path(2)
+
+    def _read(self, records: Records, number: int) -> bytes | None:
+        try:
+            return records.read(number)
+        except FileNotFoundError:
+            return None

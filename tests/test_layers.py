@@ -22,7 +22,7 @@ _STORED = {"errors", "extras", "config", "storage", "changelog"}
 _ENDS = _STORED | {"observe", "tables"}
 _SPARK = _ENDS | {"capture", "targets", "spark_session"}
 _WORK = _SPARK | {"pipeline", "deadletters", "spark_source"}
-_ENGINE = _WORK | {"runtime", "recovery", "fanout"}
+_ENGINE = _WORK | {"corrections", "runtime", "recovery", "fanout"}
 _API = _ENGINE | {"engine", "streams", "client", "v1"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -40,8 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": _SPARK,
     "deadletters": _SPARK | {"pipeline"},
     "spark_source": _SPARK | {"pipeline"},
+    "corrections": _STORED,
     "lake": _WORK,
-    "runtime": _WORK,
+    "runtime": _WORK | {"corrections"},
     "recovery": _WORK | {"runtime"},
     "fanout": _WORK | {"runtime"},
     "engine": _ENGINE,
@@ -88,7 +89,7 @@ SIMULATED = (
     "storage/simulation",
     "tables/",
     "capture/recorder",
-    "runtime/counters",
+    "observe/counters",
     "runtime/info",
     "runtime/model",
     "runtime/pipeline_run",

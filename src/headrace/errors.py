@@ -52,6 +52,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - CorruptLetters           a file of dead letters is missing or damaged
     - DeadLettersElsewhere     dead letters that hold keys are in another store than configured
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
+    - CorruptJournal           a file of corrections is missing or damaged
+    - CannotReplay             a dead letter cannot be replayed or edited now
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -120,6 +122,7 @@ __all__ = [
     "BadTransform",
     "BadValue",
     "CannotPack",
+    "CannotReplay",
     "CaptureError",
     "CaptureExpired",
     "ChangeLogError",
@@ -132,6 +135,7 @@ __all__ = [
     "ControlError",
     "CopiedAgain",
     "CorruptIndex",
+    "CorruptJournal",
     "CorruptLetters",
     "CorruptSegment",
     "CredentialsRefused",
@@ -1090,6 +1094,23 @@ class RowsGivenUp(PipelineError):
 
     code = "pipeline.rows_given_up"
     remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
+
+
+class CorruptJournal(PipelineError):
+    """A file of corrections is missing or damaged."""
+
+    code = "pipeline.corrupt_journal"
+    remedy = (
+        "Restore the file from a backup. Or move the pipeline's folder of corrections away and"
+        " reload its tables."
+    )
+
+
+class CannotReplay(PipelineError):
+    """A dead letter cannot be replayed or edited now."""
+
+    code = "pipeline.cannot_replay"
+    remedy = "See the reason. `headrace dead-letters list` shows what is parked."
 
 
 class JobFailed(PipelineError):

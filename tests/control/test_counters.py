@@ -11,8 +11,8 @@ import headrace as hr
 from headrace.api.messages import pipeline_fields, source_fields
 from headrace.changelog.entries import File
 from headrace.errors import Fenced, RefusedRow, RowsRefused, StorageError, TargetError
+from headrace.observe.counters import OF_NO_TABLE, Counters, OperationCounts, TableCounts
 from headrace.pipeline.definition import DeadLetters
-from headrace.runtime.counters import OF_NO_TABLE, Counters, OperationCounts, TableCounts
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.store import ProgressStore
 from headrace.targets.memory import memory

@@ -19,6 +19,7 @@ from headrace.errors import (
     StorageError,
     TargetError,
 )
+from headrace.observe.counters import OperationCounts
 from headrace.observe.events import (
     AckAdvanced,
     AttemptFailed,
@@ -39,7 +40,6 @@ from headrace.observe.events import (
     TableAltered,
 )
 from headrace.pipeline.definition import DeadLetters
-from headrace.runtime.counters import OperationCounts
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.source_run import SourceRun

@@ -14,8 +14,8 @@ from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure, RowReference
-from headrace.runtime.delivery import StagedBatches
 from headrace.runtime.pipeline_run import IDLE
+from headrace.runtime.table_jobs import StagedBatches
 from headrace.targets.target import Batch, Loading, TargetTraits
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row

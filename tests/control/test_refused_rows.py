@@ -12,7 +12,7 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName
 from headrace.errors import RefusedRow, RowRefused, RowsRefused, TargetError, TooManyFailed
 from headrace.pipeline.definition import DeadLetters
-from headrace.runtime.delivery import refused_rows
+from headrace.runtime.table_jobs import refused_rows
 from headrace.targets.memory import memory
 from headrace.targets.target import BaselineId, Batch
 from headrace.testing.target import ScriptedLoading, ScriptedTarget

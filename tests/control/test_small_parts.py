@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.checks import checked, fitted, pipeline_names
 from headrace.errors import AlreadyStored, CorruptSegment, JobFailed, RowFailed, StorageFull
-from headrace.runtime.counters import BatchTimes, Hops
+from headrace.observe.counters import BatchTimes, Hops
 from headrace.runtime.model import LONGEST_PAUSE, Again, Stop, TableState, decide, may_move
 
 

@@ -13,15 +13,15 @@ from headrace.capture.messages import Command, Failed, LagReport, Report, Retrie
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused, SourceUnreachable
-from headrace.runtime import source_state
-from headrace.runtime.source_run import SILENT_SECONDS, SourceRun
-from headrace.runtime.source_state import (
+from headrace.observe import source_state
+from headrace.observe.source_state import (
     SOURCE_MOVES,
     SourceMove,
     SourceState,
     SourceStateMachine,
     moves_between,
 )
+from headrace.runtime.source_run import SILENT_SECONDS, SourceRun
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from headrace.targets.memory import memory

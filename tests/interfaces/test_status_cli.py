@@ -29,8 +29,8 @@ from headrace.cli.status import (
 )
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
+from headrace.observe.counters import OperationCounts
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.counters import OperationCounts
 from headrace.runtime.info import BatchInfo
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource

@@ -175,8 +175,8 @@ OF_CONTROL = (
     Mutation(
         "columns that come during a step are left out of its batch",
         "runtime/pipeline_run.py",
-        "        if not all(member.knows(log, ",
-        "        if False and not all(member.knows(log, ",
+        "        if not (batch.corrects or all(known)):\n",
+        "        if False:\n",
         test=(
             "tests/control/test_altered_meanwhile.py"
             "::test_a_batch_that_has_columns_nobody_has_followed_waits_for_them"
@@ -265,7 +265,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "a function is called without a row whose dead letter is not stored",
-        "runtime/delivery.py",
+        "runtime/table_jobs.py",
         "            self._keep(parked.dead_letters)\n            # Changes before",
         "            # Changes before",
         test="tests/control/test_frames.py::test_a_refused_row_is_not_lost_with_a_batch_that_the"
@@ -273,7 +273,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "what follows a refused row is applied",
-        "runtime/delivery.py",
+        "runtime/table_jobs.py",
         "rows = without(computed.rows, parked.references)",
         "rows = without(computed.rows, [each.reference for each in failures])",
         test="tests/control/test_refused_rows.py"
@@ -345,8 +345,8 @@ OF_CONTROL = (
     Mutation(
         "a row let go of while its table is reloaded and its baseline has left the log",
         "runtime/delivery.py",
-        "newest=max(member.newer_than, member.baseline))",
-        "newest=0)",
+        "held(member.table, newest=newest))",
+        "held(member.table, newest=0))",
         test=(
             "tests/simulation/test_findings.py"
             "::test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_the_log"
@@ -432,7 +432,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "changes reported as applied before their progress is stored",
-        "runtime/counters.py",
+        "observe/counters.py",
         "            self._applied.append(\n",
         "            self._emit(\n",
         test=(

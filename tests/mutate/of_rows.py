@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutate.mutation import GUARDS, Mutation
 
+CORRECTIONS = "tests/control/test_corrections.py"
+
 OF_ROWS = (
     Mutation(
         "a direct batch computes the rows that wait for a dead letter",
@@ -142,8 +144,41 @@ OF_ROWS = (
         ),
     ),
     Mutation(
-        "held key not parked behind",
+        "a correction is lost where the log is folded",
+        "runtime/retention.py",
+        '            pins.append(Pin("correction", run.name, before_commit(oldest)))\n',
+        "            pass\n",
+        test=f"{CORRECTIONS}::test_an_edit_keeps_the_log_from_being_folded_until_the_row_changes",
+    ),
+    Mutation(
+        "an edit is delivered again after a reload",
+        "corrections/journal.py",
+        "        return copy > self.record.copy and first.commit >= self.first.commit\n",
+        "        return False\n",
+        test=f"{CORRECTIONS}::test_a_reload_covers_an_edit_and_the_row_fails_again",
+    ),
+    Mutation(
+        "the dead letters of a correction stay after a kill",
         "runtime/delivery.py",
+        "                self._resolve(correction, waiting)\n",
+        "                pass\n",
+        test=(
+            f"{CORRECTIONS}::test_a_correction_whose_dead_letters_were_not_resolved_is_completed"
+        ),
+    ),
+    Mutation(
+        "a change that was edited fails again in a rebuilt target",
+        "runtime/delivery.py",
+        "        new = [each for each in new if not self._corrected(each, loaded)]\n",
+        "",
+        test=(
+            f"{CORRECTIONS}"
+            "::test_an_edit_gives_the_row_other_values_and_stays_when_the_target_is_rebuilt"
+        ),
+    ),
+    Mutation(
+        "held key not parked behind",
+        "runtime/table_jobs.py",
         "        if not held:\n            return known, ()\n",
         "        return known, ()\n",
         test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",

@@ -68,7 +68,9 @@ def state_of(world: World) -> str:
 
 def check(world: World) -> None:
     """Raise `Violation` if anything is not as it must be; the world is at rest."""
-    world.watch.scan()
+    assert world.life is not None
+    world.watch.corrected(world.life.engine)
+    _check_answers(world)
     _check_targets(world)
     _check_log(world)
 
@@ -126,8 +128,29 @@ def _check_table(world: World, seat: Seat, table: str) -> None:
     if began.baseline:
         source = seat.flow.expected({key: row for (key,), row in database.rows(table).items()})
         other = {key for key in {*source, *found} if source.get(key) != found.get(key)}
-        if not other <= replay.held:
+        if not other <= replay.held | replay.corrected_keys:
             raise Violation(f"p{seat.number} holds {found} of {table}, and the source {source}")
+
+
+def _check_answers(world: World) -> None:
+    """A replay or an edit that was answered is a correction, and stays one."""
+    made = {
+        (each.pipeline, each.table, Position(at.epoch, at.commit, at.ordinal + index))
+        for each in world.watch.corrections.all()
+        for at in [each.first]
+        for index in range(len(each.changes))
+    }
+    for number, request in world.asked:
+        if not request.answer.done() or request.answer.cancelled():
+            world.counts["correction not answered"] += 1
+            continue
+        if request.answer.exception() is not None:
+            world.counts["correction refused"] += 1
+            continue
+        for outcome in () if request.dry_run else request.answer.result():
+            world.counts[f"correction {outcome.outcome}"] += 1
+            if (number, outcome.dead_letter.table, outcome.position) not in made:
+                raise Violation(f"p{number} said {outcome}, and has no such correction")
 
 
 def _check_owed(world: World, seat: Seat, table: str) -> None:

@@ -9,7 +9,7 @@ from headrace.deadletters.letter import DeadLetter
 from headrace.runtime.pipeline_run import PipelineRun
 from tests.simulation.database import Violation
 from tests.simulation.lives import Seat
-from tests.simulation.model import Letter, Replay, image
+from tests.simulation.model import Letter, image
 from tests.simulation.world import World
 
 
@@ -20,6 +20,8 @@ def check_letters(world: World, seat: Seat, run: PipelineRun, table: TableName) 
     if seat.flow.mode == "baseline":
         upto = target.at(table).commit
     replay = world.watch.replays.at(seat.number, seat.flow, table, began, upto)
+    if replay.left:
+        raise Violation(f"{run.name} {table}: {replay.left}")
     found = run.delivery.dead_letters.all(table, superseded=True)
     world.counts["letters"] += len(found)
     name = f"{run.name} {table}"
@@ -56,12 +58,12 @@ def _check_history(world: World, seat: Seat, table: TableName, found: list[DeadL
     }
     for (_, name, _), began in world.watch.baselines.items():
         if name == table:
-            replay = Replay(seat.flow, table, began, database)
+            replay = world.watch.replays.new(seat.number, seat.flow, table, began)
             replay.go(len(database.truth[began.life]) - 1)
             ever.setdefault(began.life, set()).update(replay.ever)
     began = seat.target.began[table]
     if not began.baseline:
-        replay = Replay(seat.flow, table, began, database)
+        replay = world.watch.replays.new(seat.number, seat.flow, table, began)
         ever.setdefault(began.life, set()).update(
             replay.go(len(database.truth[began.life]) - 1).ever
         )
@@ -76,10 +78,22 @@ def _check_history(world: World, seat: Seat, table: TableName, found: list[DeadL
                 good |= any(commits for later, commits in truncates.items() if later > life)
             case "reload":
                 good = bool(began.baseline)
+            case "replayed" | "edited":
+                good = _was_corrected(world, seat, letter)
             case _:
                 good = False
         if not good:
             raise Violation(f"p{seat.number} superseded {letter} for no reason")
+
+
+def _was_corrected(world: World, seat: Seat, letter: DeadLetter) -> bool:
+    """Whether a correction applied a dead letter."""
+    key = letter.key[0] if letter.baseline is not None else None
+    return any(
+        (letter.position, letter.baseline, key) in made.settles
+        for made in world.watch.corrections.all()
+        if (made.pipeline, made.table) == (seat.number, letter.table)
+    )
 
 
 def _check_origin(letter: DeadLetter, life: int, name: str) -> None:

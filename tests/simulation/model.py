@@ -8,14 +8,19 @@ cannot be computed is a letter, and so is every later one of its keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.changelog.change import Change, Op
+from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position
 from headrace.changelog.schema import TableName
 from tests.simulation.database import Database
 from tests.simulation.plan import Flow
+
+if TYPE_CHECKING:
+    from tests.simulation.corrections import Made
 
 Row = Mapping[str, Any]
 
@@ -52,6 +57,9 @@ class Beginning:
     last: int = field(default=0, compare=False)
     """H: the commit at which its rows are exact."""
 
+    folded: bool = field(default=False, compare=False)
+    """Whether it was folded from another one, and changes."""
+
 
 @dataclass(slots=True)
 class Replay:
@@ -61,7 +69,13 @@ class Replay:
     table: TableName
     began: Beginning
     database: Database
+    made: Callable[[], Sequence[Made]] = lambda: ()
+    """The corrections of this table, in order."""
+
     upto: int = 0
+    corrected: Position = ORIGIN
+    """The last correction that was applied."""
+
     rows: dict[object, Row] = field(default_factory=dict)
     """Of the source, as far as they were given to the target."""
 
@@ -71,6 +85,12 @@ class Replay:
 
     truncated: int = 0
     """The commit of the last truncate."""
+
+    corrected_keys: set[object] = field(default_factory=set)
+    """Keys whose rows are as a correction left them, which may be other than the source's."""
+
+    left: list[str] = field(default_factory=list)
+    """Letters of its rows that a correction did not apply, which would be a mistake."""
 
     held: set[object] = field(default_factory=set)
     failed: set[Letter] = field(default_factory=set)
@@ -95,15 +115,44 @@ class Replay:
             else:
                 self.rows[key] = row
 
-    def go(self, commit: int) -> Replay:
-        """Apply every change up to a commit."""
+    def go(self, commit: int, ordinal: int = MAX_ORDINAL) -> Replay:
+        """Apply every change up to a commit, and the corrections up to an ordinal after it."""
         truth = self.database.truth[self.began.life]
         while self.upto < commit:
+            self._correct(MAX_ORDINAL)
             self.upto += 1
             for table, change in truth[self.upto]:
                 if table == self.table:
                     self._apply(change)
+        self._correct(ordinal)
         return self
+
+    def _correct(self, ordinal: int) -> None:
+        """Apply the corrections after the commit that was reached, up to an ordinal."""
+        for each in self.made():
+            first = each.first
+            if first.commit != self.upto or first.ordinal > ordinal or first <= self.corrected:
+                continue
+            self.corrected = first
+            self._settle(each)
+
+    def _settle(self, made: Made) -> None:
+        """Apply a correction: the letters of its rows are no more."""
+        mine = [each for each in self.letters if not _keys(each).isdisjoint(made.keys)]
+        settled = {(position, baseline, key) for position, baseline, key in made.settles}
+        for each in mine:
+            at = Position(made.first.epoch, each.commit, each.ordinal)
+            key = each.key if each.baseline is not None else None
+            # Where a change was folded into the baseline, its row fails instead.
+            folded = each.baseline is not None and self.began.folded
+            if (at, each.baseline, key) not in settled and not folded:
+                self.left.append(f"{made.first} leaves {each}")
+            self.letters.remove(each)
+        self.held -= made.keys
+        self.doubtful -= made.keys
+        for change in made.changes:
+            self._apply(change)
+        self.corrected_keys |= made.keys - self.held
 
     def shown(self) -> dict[object, dict[str, object]]:
         """Return what readers must see."""
@@ -120,6 +169,7 @@ class Replay:
             self.rows.clear()
             self.held.clear()
             self.doubtful.clear()
+            self.corrected_keys.clear()
             self.letters.clear()
             self.truncated = self.upto
             return
@@ -143,6 +193,7 @@ class Replay:
                 self.failed.add(letter)
             self._note(letter)
             return
+        self.corrected_keys -= keys
         if change.before is not None:
             self.rows.pop(change.before["id"], None)
         if change.after is not None:
@@ -156,19 +207,43 @@ class Replay:
 class Replays:
     """Replays of one pipeline's tables, kept to go on with."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, made: Callable[[int, TableName, Beginning], Sequence[Made]]
+    ) -> None:
         self._database = database
+        self._made = made
         self._kept: dict[tuple[int, TableName, Beginning], Replay] = {}
 
     def at(
-        self, number: int, flow: Flow, table: TableName, began: Beginning, commit: int
+        self,
+        number: int,
+        flow: Flow,
+        table: TableName,
+        began: Beginning,
+        commit: int,
+        ordinal: int = MAX_ORDINAL,
     ) -> Replay:
-        """Return a pipeline's table as it must be at a commit."""
+        """Return a pipeline's table as it must be after a commit and its corrections."""
         kept = self._kept.get((number, table, began))
-        if kept is None or kept.upto > commit:
-            kept = Replay(flow, table, began, self._database)
+        if kept is None or kept.upto > commit or self._beyond(kept, commit, ordinal):
+            kept = self.new(number, flow, table, began)
             self._kept[number, table, began] = kept
-        return kept.go(commit)
+        return kept.go(commit, ordinal)
+
+    def new(self, number: int, flow: Flow, table: TableName, began: Beginning) -> Replay:
+        """Return a table of a pipeline at its beginning."""
+        made = partial(self._made, number, table, began)
+        return Replay(flow, table, began, self._database, made)
+
+    @staticmethod
+    def _beyond(kept: Replay, commit: int, ordinal: int) -> bool:
+        """Whether a replay has gone on without a correction that it must have, or beyond."""
+        known = kept.made()
+        last = max((each.first for each in known if each.first <= kept.corrected), default=None)
+        if kept.corrected.commit and last != kept.corrected:
+            return True  # it was of a table that was copied again since
+        late = any(kept.corrected < each.first and each.first.commit < kept.upto for each in known)
+        return late or (kept.corrected.commit == commit and kept.corrected.ordinal > ordinal)
 
     def of(self, number: int, table: TableName) -> list[Replay]:
         """Return every beginning that a table was looked at from."""
@@ -181,6 +256,11 @@ class Replays:
 
 Begin = Callable[[TableName, int], Beginning]
 """Tells what a baseline of a table holds."""
+
+
+def _keys(letter: Letter) -> set[object]:
+    sides = (letter.before, letter.after)
+    return {letter.key} | {dict(side)["id"] for side in sides if side is not None}
 
 
 def image(row: Row | None) -> tuple[tuple[str, object], ...] | None:

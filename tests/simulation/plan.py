@@ -52,6 +52,8 @@ ROUGH = {
     "pause": 3,
     "resume": 3,
     "reload": 4,
+    "replay_letters": 4,
+    "edit_letters": 5,
 }
 """
 What goes wrong, or is asked for, each only in some seeds.
@@ -60,7 +62,15 @@ A few together find more than all at once.
 """
 
 
-OFTEN = {"reload": 10, "target_fault": 8, "arm_kill": 8, "store_fault": 5, "take_over": 3}
+OFTEN = {
+    "reload": 10,
+    "edit_letters": 12,
+    "replay_letters": 6,
+    "target_fault": 8,
+    "arm_kill": 8,
+    "store_fault": 5,
+    "take_over": 3,
+}
 """What some seeds have a lot of."""
 
 

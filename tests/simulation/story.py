@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.errors import BadValue, SourceUnreachable, TargetError
+from headrace.deadletters.ledger import Selection
+from headrace.errors import BadValue, SourceUnreachable, StorageError, TargetError
+from headrace.runtime.corrections import ReplayRequest
 from headrace.storage.killpoints import (
     DEAD_LETTERS_STORED,
     EFFECT_DONE,
@@ -22,6 +24,7 @@ from headrace.storage.killpoints import (
     TARGET_WRITTEN,
 )
 from tests.simulation import check
+from tests.simulation.corrections import MENDED
 from tests.simulation.database import TABLES, Violation
 from tests.simulation.hooks import played
 from tests.simulation.lives import Life
@@ -114,6 +117,12 @@ class Story:
             world.stop(life_of(world))
             self._come_to_rest()
         check.count(world)
+        if not {"edit_letters", "replay_letters"}.isdisjoint(self._names):
+            # A person looks at what is left, and then life goes on.
+            for _ in range(self.dice.randint(1, 4)):
+                self._correct(edit=self.dice.random() < 0.7)
+                self._act(self.dice.choice(("run", "run", "busy", *self._names)))
+            self._come_to_rest()
         if self.dice.random() < 0.25:
             # And once more, from a state in which nothing is under way.
             self._act(self.dice.choice(("power_cut", "kill_engine", "restart")))
@@ -194,9 +203,10 @@ class Story:
         elif what == "write" or world.life is None:
             self._write()
         elif what == "ask":
-            asked = [name for name in ("pause", "resume", "reload") if name in self._acts]
+            wishes = ("pause", "resume", "reload", "edit_letters")
+            asked = [name for name in wishes if name in self._acts]
             if asked:
-                self._ask(self.dice.choice(asked))
+                self._acts[self.dice.choice(asked)]()
         else:
             self._move(world.life, what)
 
@@ -408,6 +418,40 @@ class Story:
 
     def _reload(self) -> None:
         self._ask("reload")
+
+    def _replay_letters(self) -> None:
+        self._correct(edit=False)
+
+    def _edit_letters(self) -> None:
+        self._correct(edit=True)
+
+    def _correct(self, *, edit: bool) -> None:
+        """Ask for a dead letter to be applied, as it is or with a note that can be computed."""
+        world = self.world
+        if world.life is None:
+            return
+        number = self.dice.randrange(len(world.plan.flows))
+        run = world.life.engine.driven[number].run
+        if run.paused or run.failed or not run.opened:
+            return
+        try:
+            letters = run.delivery.dead_letters.all()
+        except StorageError:
+            return
+        if edit:
+            letters = tuple(each for each in letters if each.after is not None)
+        if not letters:
+            return
+        letter = self.dice.choice(letters)
+        selection = Selection(table=letter.table, position=letter.position)
+        values = {"note": MENDED} if edit else None
+        if edit:
+            world.watch.corrections.edits.add((number, letter.table, letter.position))
+        request = ReplayRequest(selection, values, dry_run=self.dice.random() < 0.1)
+        world.counts["edit asked" if edit else "replay asked"] += 1
+        world.asked.append((number, request))
+        run.corrections.ask(request)
+        run.requests += 1
 
     def _ask(self, what: str) -> None:
         world = self.world

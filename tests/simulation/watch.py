@@ -16,6 +16,7 @@ from headrace.errors import ChangesMissing, RowFailed, TooManyFailed
 from headrace.runtime.model import Member
 from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemoryPosition
+from tests.simulation.corrections import Corrections, Made
 from tests.simulation.database import Database, Violation
 from tests.simulation.engine import ROOT, Driven, Engine, Segments
 from tests.simulation.lives import Life, Seat
@@ -41,7 +42,10 @@ class Watch:
         self._segments_read = segments
         self._folder = f"{ROOT}/log/{database.name}"
         self._looked: dict[int, object] = {}
-        self.replays = Replays(database)
+        self.every_copy: dict[tuple[int, int], int] = {}
+        """The same of every log."""
+        self.corrections = Corrections(database)
+        self.replays = Replays(database, self._made)
         self.log = -1
         """How many logs were lost."""
         self.baselines: dict[tuple[int, TableName, int], Beginning] = {}
@@ -58,7 +62,7 @@ class Watch:
         self.contents: dict[str, bytes] = {}
         """Segments as they were when an entry first named them."""
         self.copies: dict[int, int] = {}
-        """Of baselines that were folded, the copies that they come from."""
+        """Of baselines that were folded, the copies that they come from; of this log."""
         self.lives: dict[int, int] = {}
         """The source's life for each epoch."""
         self._durable_at = MemoryPosition(0, 0)
@@ -84,6 +88,7 @@ class Watch:
                     self._segments(entry)
                     self._baseline(entry)
                     self.copies[entry.baseline] = entry.copy or entry.baseline
+                    self.every_copy[self.log, entry.baseline] = entry.copy or entry.baseline
                 case Compacted():
                     self._segments(entry)
                 case Gap():
@@ -116,6 +121,7 @@ class Watch:
             baseline=entry.baseline,
             rows=tuple(rows),
             last=Position.parse(entry.last).commit,
+            folded=entry.copy != 0,
         )
 
     def seen(self, engine: Engine) -> None:
@@ -165,11 +171,30 @@ class Watch:
             name = driven.run.name
             raise Violation(f"acknowledged {upto}, and the durable target of {name} has {has}")
 
+    # --- corrections -----------------------------------------------------------------------------
+
+    def corrected(self, engine: Engine) -> int:
+        """Note the corrections that an engine's pipelines have; return how many are new."""
+        self.scan()
+        new = 0
+        for number, driven in enumerate(engine.driven):
+            journal = driven.run.delivery._journal
+            for each in journal.all() if journal is not None else ():
+                if each.ended == "dropped":
+                    continue
+                life = int(each.record.lineage.rpartition("/")[2])
+                new += self.corrections.note(number, each, self.log, life, self.baselines)
+        return new
+
+    def _made(self, number: int, table: TableName, began: Beginning) -> list[Made]:
+        copy = self.every_copy.get((began.log, began.baseline), 0)
+        return self.corrections.of(number, table, began, copy)
+
     # --- targets ---------------------------------------------------------------------------------
 
     def look(self, life: Life) -> None:
         """Look at every table as a reader does, and at what has stopped."""
-        self.scan()  # before anything is deleted that an entry named
+        self.corrected(life.engine)  # before anything is deleted that an entry named
         for driven, seat in zip(life.engine.driven, life.seats, strict=True):
             run = driven.run
             if run.failed and not driven.stopped_by_us and not may_fail(driven, seat):
@@ -191,7 +216,7 @@ class Watch:
         for table, (at, began) in places.items():
             if at.epoch != began.epoch:
                 raise Violation(f"{table} of p{seat.number} is at {at}, and began with {began}")
-            replay = self.replays.at(seat.number, flow, table, began, at.commit)
+            replay = self.replays.at(seat.number, flow, table, began, at.commit, at.ordinal)
             found = target.seen(table)
             if not replay.agrees(found):
                 raise Violation(

@@ -18,6 +18,7 @@ from typing import Any
 from headrace.changelog.schema import TableName
 from headrace.errors import Fenced, HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.corrections import ReplayRequest
 from headrace.storage.killpoints import TABLE_SWITCHED, TARGET_WRITTEN
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.simulation.database import Database, Violation
@@ -67,6 +68,8 @@ class World:
     lingering: list[Lingering] = field(init=False, default_factory=list)
     armed: list[Armed] = field(init=False, default_factory=list)
     wishes: list[Wish] = field(init=False, default_factory=list)
+    asked: list[tuple[int, ReplayRequest]] = field(init=False, default_factory=list)
+    """Replays and edits that were asked for, each with its pipeline."""
     paused: dict[str, bool] = field(init=False, default_factory=dict)
     """Which pipelines a restart must find paused, or not, as far as that can be told."""
     raised: bool = field(init=False, default=False)
@@ -265,6 +268,7 @@ class World:
         """Lose the folder of the log, and nothing else; a new one begins."""
         self.power_cut()
         self.counts["log lost"] += 1
+        self.asked.clear()
         for path in [path for path in self.disk._folders if path.startswith(f"{ROOT}/log")]:
             del self.disk._folders[path]
         for path in [path for path in self.disk._names if path.startswith(f"{ROOT}/log")]:
@@ -398,6 +402,7 @@ class World:
         self._come_by(name)
         life = self.life
         if name in (TABLE_SWITCHED, TARGET_WRITTEN) and life is not None and life in self._running:
+            self.watch.corrected(life.engine)
             for seat in life.seats:
                 if isinstance(seat.target, WatchedMemory):
                     self.watch.look_at(seat)

@@ -5,6 +5,8 @@ A verb takes the fields of a request and returns those of an answer, or a stream
 raises our errors. Every transport, a local socket or a network service, mounts the same verbs.
 
 The verb `Apply` applies an edited configuration to a running engine: see `ApplyVerb`.
+
+Long because the requests and answers of all verbs are one interface.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import EngineConfig
+    from headrace.runtime.corrections import ReplayOutcome
     from headrace.runtime.info import PipelineInfo
     from headrace.storage.records import Records
 
@@ -118,6 +121,15 @@ class PurgeRequest(OfPipeline, frozen=True):
     position: str | None = None
     note: str = ""
     dry_run: bool = False
+
+
+class ReplayLetters(PurgeRequest, frozen=True):
+    """Which dead letters to apply; with `values`, one of them with other values in its row."""
+
+    values: dict[str, Any] | None = None
+    """New values by column, as JSON or as text; they are read by the column's type."""
+
+    wait_seconds: float = 60.0
 
 
 class ResetRequest(OfSource, frozen=True):
@@ -202,6 +214,7 @@ class ControlService:
             "Explain": Verb(OfPipeline, self._explain),
             "Log": Verb(OfSource, self._log),
             "PurgeDeadLetters": Verb(PurgeRequest, self._purge_dead_letters),
+            "ReplayDeadLetters": Verb(ReplayLetters, self._replay_dead_letters),
         }
         self.streams: dict[str, Verb] = {
             "Rows": Verb(AllRows, self._rows),
@@ -419,6 +432,50 @@ class ControlService:
             found = self._engine.purge_dead_letters(name, **chosen, note=asked.note)
         return purged_fields(name, found, done=not asked.dry_run)
 
+    def _replay_dead_letters(self, asked: ReplayLetters) -> dict[str, Any]:
+        # Imported here: a client does not need it.
+        from headrace.changelog.position import Position
+
+        name = self._pipeline(asked.pipeline).name
+        position = None if asked.position is None else Position.parse(asked.position)
+        how: dict[str, Any] = {
+            "table": asked.table,
+            "note": asked.note,
+            "dry_run": asked.dry_run,
+            "timeout": max(0.0, asked.wait_seconds),
+        }
+        if asked.values is None:
+            moment: dict[str, Any] = {
+                "code": asked.code,
+                "before": _moment(asked.before),
+                "position": position,
+            }
+            outcomes = self._engine.replay_dead_letters(name, **moment, **how)
+        else:
+            if position is None:
+                raise BadRequest("An edit needs the position of one dead letter", pipeline=name)
+            values = self._edited(name, position, asked.table, asked.values)
+            outcomes = self._engine.edit_dead_letter(name, position, values, **how)
+        return outcome_fields(name, outcomes, done=not asked.dry_run)
+
+    def _edited(
+        self, pipeline: str, position: Position, table: str | None, values: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return the values of an edit, read by the types of the columns."""
+        from headrace.api.table_reads import readings
+
+        found = [
+            each.change.schema
+            for each in self._engine.dead_letters(pipeline)
+            if each.position == position and table in (None, each.table) and each.change
+        ]
+        read: dict[str, object] = {}
+        for name, given in values.items():
+            columns = [c for schema in found[:1] for c in schema.columns if c.name == name]
+            # A column that is not there is refused by the engine, with the reason.
+            read[name] = next(readings(columns[0], given)) if columns else given
+        return read
+
     def _dead_letter_records(self, asked: OfPipeline) -> AnswerStream:
         """Give the records of a store that only this process can read, as they are stored."""
         store = self._engine.dead_letter_store(self._pipeline(asked.pipeline).name)
@@ -520,6 +577,27 @@ class _Records:
 
     def close(self) -> None:
         self._closed = True
+
+
+def outcome_fields(
+    pipeline: str, outcomes: Sequence[ReplayOutcome], *, done: bool
+) -> dict[str, Any]:
+    """Return what became of dead letters, or would."""
+    return {
+        "pipeline": pipeline,
+        "done": done,
+        "outcomes": [
+            {
+                "table": each.dead_letter.table,
+                "position": str(each.dead_letter.position),
+                "outcome": each.outcome,
+                "now": str(each.position),
+                "code": each.code,
+                "facts": dict(each.facts),
+            }
+            for each in outcomes
+        ],
+    }
 
 
 def purged_fields(pipeline: str, found: Sequence[Purged], *, done: bool) -> dict[str, Any]:

@@ -26,6 +26,13 @@ MAX_COMMIT = 2**63 - 1
 MAX_ORDINAL = 2**31 - 1
 """Commits and ordinals are signed in Parquet and Spark, so half of the range is unused."""
 
+CHANGES_END = 2**30
+"""
+Changes have lower ordinals than this; greater ones are for corrections.
+
+A pipeline applies a correction after all changes of a commit, and before the next commit.
+"""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
@@ -68,6 +75,27 @@ class Position:
 
 ORIGIN = Position(0, 0, 0)
 """Before every change of every log: where a pipeline without progress begins."""
+
+
+def before_corrections(position: Position) -> Position:
+    """Return where a table begins that was loaded at F: before the corrections of this commit."""
+    if position.ordinal < MAX_ORDINAL:
+        return position
+    return Position(position.epoch, position.commit, CHANGES_END)
+
+
+def in_log(position: Position) -> Position:
+    """Return a position as the log compares it: corrections are after all of their commit."""
+    if position.ordinal < CHANGES_END:
+        return position
+    return Position(position.epoch, position.commit, MAX_ORDINAL)
+
+
+def before_commit(position: Position) -> Position:
+    """Return a position of the log from which everything after `position` is kept."""
+    if position.ordinal < CHANGES_END:
+        return position
+    return Position(position.epoch, position.commit)
 
 
 class SourcePosition(Protocol):

@@ -7,6 +7,8 @@ opened. Everything it returns comes from memory.
 `LogHolds` records which parts of the log are being read in this process, and for what, so that
 they are not pruned meanwhile (R27). `overtaken` returns whether a later writer has taken a log,
 by its current index, not as it was last read.
+
+Long because everything that is read of a log goes through one lock.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition, Lock
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -117,6 +120,9 @@ class LogBatch:
     time: int
     """The latest commit time in it; 0 for heartbeats only."""
 
+    corrects: bool = False
+    """Whether its changes are a correction of the pipeline, and not in the log."""
+
     def files_of(self, table: str) -> tuple[File, ...]:
         """Return one table's files, in position order."""
         return tuple(file for file in self.files if file.table == table)
@@ -159,6 +165,35 @@ class Extent:
     oldest: int | None
     newest: int | None
     """Commit times of the first and the last change, in microseconds since 1970; None: none."""
+
+
+class SegmentReader(Protocol):
+    """Reads the segments of batches: a log, or a log with a pipeline's corrections."""
+
+    @property
+    def lineage(self) -> str | None:
+        """The lineage of the current epoch."""
+        ...
+
+    def schema(self, table: str, schema_id: int | None = None) -> TableSchema:
+        """Return a table's newest schema, or the one with that id; `UnknownTable` if none."""
+        ...
+
+    def path(self, file: File) -> str:
+        """Return a segment's full path, for Spark."""
+        ...
+
+    def rows(self, file: File) -> pa.Table:
+        """Return a segment's rows, verified, with the schema it was written with."""
+        ...
+
+    def verify(self, file: File) -> None:
+        """Check a segment's bytes; raises as `rows` does."""
+        ...
+
+    def window(self, table: str, baseline: int) -> BaselineWindow | None:
+        """Return the window of a baseline: commits after F that its rows hold; None: none."""
+        ...
 
 
 class LogReader:
@@ -526,6 +561,10 @@ class LogReader:
                 oldest=flushes[0].begun if flushes else None,
                 newest=flushes[-1].high_time if flushes else None,
             )
+
+    def folder(self, name: str) -> Files:
+        """Return a folder beside the segments, where whoever reads them can read, too."""
+        return self._files.within(f"log/{self._source}/{name}")
 
     def path(self, file: File) -> str:
         """Return a segment's full path, for Spark."""

@@ -319,6 +319,136 @@ def purge_dead_letters(
     return errors.DONE
 
 
+@dead_letters.command("replay", short_help="Apply dead letters to the target.")
+@click.argument("pipeline")
+@engine_options
+@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--code", metavar="CODE", help="Only those with this reason.")
+@click.option(
+    "--before",
+    metavar="MOMENT",
+    callback=as_moment,
+    help="Only of changes before a position, or parked before a time or an age (-7d).",
+)
+@click.option("--position", metavar="POSITION", help="Only those at this position.")
+@click.option("--note", metavar="TEXT", default="", help="Why; stays with them in list --all.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")
+@json_option
+def replay_dead_letters(
+    pipeline: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    table: str | None,
+    code: str | None,
+    before: Moment | None,
+    position: str | None,
+    note: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """
+    Apply the dead letters of PIPELINE, after their cause is corrected.
+
+    Without options all of them; with several, those that all of the options name. Each is applied
+    together with all dead letters of the same row, in their order, at the position that the table
+    has reached. Later changes of the row then reach the target again. What fails again is a dead
+    letter again, at its new position. The exit code is 1 if one did. Needs a running engine.
+    """
+    fields = {
+        "table": table,
+        "code": code,
+        "before": before.isoformat() if isinstance(before, datetime) else before and str(before),
+        "position": position and str(_position(position, "--position")),
+    }
+    folder = used_folder(data_directory(config, sets, data))
+    return _apply(folder, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
+
+
+@dead_letters.command("edit", short_help="Apply a dead letter with other values.")
+@click.argument("pipeline")
+@click.argument("position")
+@engine_options
+@click.option(
+    "--value",
+    "values",
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="A new value, as headrace query prints it; may be repeated.",
+)
+@click.option("--null", "nulls", metavar="COLUMN", multiple=True, help="A column to make null.")
+@click.option("--table", metavar="TABLE", help="The table, if several have this position.")
+@click.option("--note", metavar="TEXT", default="", help="Why; stays with it in list --all.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")
+@json_option
+def edit_dead_letter(
+    pipeline: str,
+    position: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    values: tuple[str, ...],
+    nulls: tuple[str, ...],
+    table: str | None,
+    note: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """
+    Apply the dead letter of PIPELINE at POSITION with other values in its row.
+
+    The values are those of the captured table, before filters and transforms; key columns cannot
+    be edited. Dead letters of the same row are applied with it, in their order. The target's row
+    then differs from the source's, until it changes there or the table is reloaded. Needs a
+    running engine.
+    """
+    found: dict[str, Any] = dict.fromkeys(nulls)
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not equals or name in found:
+            raise click.UsageError(f"--value {each}: write COLUMN=VALUE, each column once.")
+        found[name] = value
+    if not found:
+        raise click.UsageError("Nothing to edit: use --value or --null.")
+    folder = used_folder(data_directory(config, sets, data))
+    at = str(_position(position, "POSITION"))
+    fields = {"table": table, "position": at, "values": found}
+    return _apply(folder, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
+
+
+def _apply(
+    folder: Path,
+    pipeline: str,
+    fields: Mapping[str, Any],
+    note: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Have the running engine apply dead letters, and show the outcomes; return the exit code."""
+    from headrace.api.client import Control
+
+    control = Control.connect(folder)
+    asked = {"pipeline": pipeline, "note": note, "dry_run": dry_run, **fields}
+    answer = control.call("ReplayDeadLetters", **asked)
+    failed = [each for each in answer["outcomes"] if each["outcome"] != "applied"]
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+        return errors.FAILED if failed else errors.DONE
+    for each in answer["outcomes"]:
+        mark = "✓" if each["outcome"] == "applied" else "✗"
+        words = {
+            "applied": "would be applied" if dry_run else "applied",
+            "failed": f"{'would fail' if dry_run else 'failed'} again: {each['code']}",
+            "waiting": "waits behind one that fails" if dry_run else "waits behind one that failed",
+        }
+        line = f"{mark} {each['table']} {each['position']}: {words[each['outcome']]}"
+        click.echo(printable(line))
+    if failed and not dry_run:
+        click.echo("  They are dead letters again: headrace dead-letters list", err=True)
+    return errors.FAILED if failed else errors.DONE
+
+
 def _purge(
     folder: Path, pipeline: str, chosen: Mapping[str, Any], note: str
 ) -> Callable[[bool], dict[str, Any]]:

@@ -27,7 +27,7 @@ from headrace.changelog.entries import File
 from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import Span, inside
-from headrace.changelog.reader import LogReader
+from headrace.changelog.reader import SegmentReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.keys import packed_keys
 from headrace.deadletters.letter import Kind, NewDeadLetter
@@ -236,7 +236,7 @@ class HeldChanges:
 class Segments:
     """The files of one table in a batch; read on first use, and only once."""
 
-    log: LogReader
+    log: SegmentReader
     epoch: int
     files: Sequence[File]
     window: BaselineWindow | None = None
@@ -362,7 +362,7 @@ def _last_truncate(rows: pa.Table) -> RowReference | None:
 
 
 def baseline_dead_letters(
-    log: LogReader,
+    log: SegmentReader,
     files: Sequence[File],
     failures: Collection[Failure],
     number: int,

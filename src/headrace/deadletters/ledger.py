@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.position import ORIGIN, Position, before_corrections
 from headrace.deadletters.letter import (
     ClearedDeadLetters,
     CompactedDeadLetters,
@@ -370,8 +370,15 @@ def _covers(
     cleared: ClearedDeadLetters, upto: Position, position: Position, baseline: int | None
 ) -> bool:
     """Return whether a truncate or a reload ends a dead letter at this position."""
-    own = baseline is not None and (baseline, position) == (cleared.keep_baseline, upto)
-    return position <= upto and not own
+    own = baseline is not None and baseline == cleared.keep_baseline and _same(position, upto)
+    if baseline is not None:
+        position = before_corrections(position)
+    return position <= before_corrections(upto) and not own
+
+
+def _same(one: Position, other: Position) -> bool:
+    """Return whether two baselines begin at the same commit."""
+    return (one.epoch, one.commit) == (other.epoch, other.commit)
 
 
 def _counting(
@@ -382,10 +389,12 @@ def _counting(
     for known in sorted(dead_letters, key=_order):
         if known.baseline is not None:
             # Compare F, too: a log that was recreated numbers its baselines from 1 again.
-            counts = baseline is None or (known.baseline, known.position) == (baseline, since)
+            own = known.baseline == baseline and _same(known.position, since)
+            counts = baseline is None or own
         else:
             failed = known.kind == "failed"
-            counts = known.position > since and (failed or not held.isdisjoint(known.keys))
+            later = known.position > before_corrections(since)
+            counts = later and (failed or not held.isdisjoint(known.keys))
         if counts:
             held.update(known.keys)
             yield known

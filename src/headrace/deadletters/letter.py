@@ -43,7 +43,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from headrace.changelog.change import Op
+from headrace.changelog.change import Op, TableChanges
 from headrace.changelog.entries import Schema, SchemaColumn
 from headrace.changelog.history import as_columns, as_schema
 from headrace.changelog.position import Position
@@ -136,6 +136,9 @@ class DeadLetter:
 
     note: str = ""
     """Who ended it by request, and why."""
+
+    change: TableChanges | None = field(default=None, repr=False, compare=False)
+    """The one change, as it was captured; None for one that was not read from a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,10 +555,12 @@ def _page(records: Records, pipeline: str, number: int) -> Page | CompactedDeadL
 
 
 def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> Iterator[DeadLetter]:
-    groups = [list(contents(rows, schema)) for rows, schema in read_groups(record)]
+    groups = read_groups(record)
+    every = [list(contents(rows, schema)) for rows, schema in groups]
     for each in wanted:
         dead_letter = record.dead_letters[each.index]
-        content = groups[dead_letter.group][dead_letter.row]
+        content = every[dead_letter.group][dead_letter.row]
+        rows, schema = groups[dead_letter.group]
         yield DeadLetter(
             pipeline=record.pipeline,
             table=dead_letter.table,
@@ -575,6 +580,7 @@ def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> I
             keys=dead_letter.keys,
             ended=instant(each.ended.at) if each.ended else None,
             note=each.ended.note if each.ended else "",
+            change=TableChanges(schema, rows.slice(dead_letter.row, 1)),
         )
 
 

@@ -67,6 +67,7 @@ from headrace.observe.metrics import Metric, offer
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.copy_on_spark import share_copies
+from headrace.runtime.corrections import ReplayOutcome, ReplayRequest
 from headrace.runtime.info import LogInfo, LogOptions, PipelineInfo, SourceInfo
 from headrace.runtime.lease import Lease, usable_folder
 from headrace.runtime.pipeline_run import PipelineRun
@@ -676,6 +677,71 @@ class Engine:
             )
         self._state.notify()
         return purged
+
+    def replay_dead_letters(
+        self,
+        pipeline: str,
+        *,
+        table: str | None = None,
+        code: str | None = None,
+        before: Position | datetime | None = None,
+        position: Position | None = None,
+        note: str = "",
+        dry_run: bool = False,
+        timeout: float = 60.0,
+    ) -> tuple[ReplayOutcome, ...]:
+        """
+        Apply dead letters to the target, and return what became of each.
+
+        The conditions are those of `purge_dead_letters`. Each is applied together with all dead
+        letters of the same row, in their order, at the position that the table has reached; later
+        changes of the row then reach the target again. What fails again is a dead letter again,
+        at its new position. With `dry_run` nothing changes, and the outcomes are what would
+        happen. The pipeline must be running. Raises `CannotReplay` with the reason if it cannot be
+        done, or not within `timeout` seconds.
+        """
+        selection = Selection(table, code, before, position)
+        return self._replay(pipeline, ReplayRequest(selection, None, note, dry_run), timeout)
+
+    def edit_dead_letter(
+        self,
+        pipeline: str,
+        position: Position,
+        values: Mapping[str, object],
+        *,
+        table: str | None = None,
+        note: str = "",
+        dry_run: bool = False,
+        timeout: float = 60.0,
+    ) -> tuple[ReplayOutcome, ...]:
+        """
+        Apply a dead letter with other values in its row; return what became of it.
+
+        `values` has the new values by column, of the table as it was captured; key columns cannot
+        be edited. The rest is as for `replay_dead_letters`. The target's row then differs from the
+        source's, until the row changes at the source, or the table is copied again.
+        """
+        selection = Selection(table, None, None, position)
+        request = ReplayRequest(selection, dict(values), note, dry_run)
+        return self._replay(pipeline, request, timeout)
+
+    def _replay(
+        self, pipeline: str, request: ReplayRequest, timeout: float
+    ) -> tuple[ReplayOutcome, ...]:
+        run = self._state.run_of(pipeline)
+        if not self._state.running:
+            raise NotRunning("The engine has not started")
+        outcomes = run.replay(request, partial(self._state.wake, run), timeout)
+        if not request.dry_run:
+            _log.info(
+                "dead letters edited" if request.edits else "dead letters replayed",
+                pipeline=pipeline,
+                count=len(outcomes),
+                applied=sum(each.outcome == "applied" for each in outcomes),
+                note=request.note,
+            )
+            self._state.notify()
+        return outcomes
 
     def dead_letter_store(self, pipeline: str) -> DeadLetterStore:
         """Return the store of a pipeline's dead letters: counts, pages, what a purge would end."""

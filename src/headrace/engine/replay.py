@@ -59,9 +59,9 @@ from headrace.errors import (
 from headrace.pipeline.batch import PreparedPipeline, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import Failure
-from headrace.runtime.delivery import ComputedRows, TableJobs, refused_rows, target_batch
 from headrace.runtime.model import Member
 from headrace.runtime.new_tables import own_tables
+from headrace.runtime.table_jobs import ComputedRows, TableJobs, refused_rows, target_batch
 from headrace.storage.s3 import storage_of
 from headrace.targets.target import Batch, Loading, TakesFrames, Target
 

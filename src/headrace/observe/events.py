@@ -14,14 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from headrace.changelog.position import Position
-from headrace.changelog.schema import TableSchema
 from headrace.config.plugins import Part
 from headrace.config.schema import Choice, Key, ListOf
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
+
+if TYPE_CHECKING:
+    from headrace.changelog.schema import TableSchema
 
 # --- sources --------------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ row may have one of these names, too, unless the target refuses that. Rows are i
 them, sort by `_position` and then by `_op`: the delete of an old key has the same position as the
 row, and "delete" sorts before "insert" and "update". Rows that the target refuses are looked up in
 the frame it was given, so a row that was filtered out cannot be refused.
+
+Long because rows, baselines and frames have the same marked values and the same search for rows
+that fail.
 """
 
 from __future__ import annotations

@@ -14,74 +14,78 @@ target is a function, before it is called without the row that failed or that it
 function may skip a batch that it has finished, and would not refuse the row again. Progress only
 covers writes that have returned (invariant 2).
 
-`TableJobs` computes the rows of one table and stores nothing; replay uses it, too.
-
-A target that is a user's function of DataFrames receives batches and baselines as frames
-(`FrameDelivery`). Nothing is collected: what the function does with a frame is its effect. Each
-frame has an id; after a crash the same rows come again with the same id (R25).
-
-The rows of large batches and baselines are not sent to the driver: executors prepare them
-(`StagedBatches`; R24, S4). The target receives the frame, writes parts of it in tasks, and then
-commits the parts that are named by receipts. A row that cannot be computed is found and left out
-as for any other target.
+`table_jobs` computes the rows of one table, or passes them on as DataFrames: to a user's function,
+whose batches have an id, so that after a crash the same rows come again with the same id (R25), and
+to executors, which prepare large batches. A correction of the pipeline is a batch like any other
+(`corrections/`).
 
 A change that lacks a value which its target needs stops the pipeline (R21).
 
-Long because rows, frames and staged parts must all be delivered in the same safe order.
+Long because batches, baselines, dead letters and corrections must be stored in one safe order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.changelog.change import TableChanges
 from headrace.changelog.entries import Baseline, File
-from headrace.changelog.history import BaselineWindow
-from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.ranges import Span
+from headrace.changelog.position import (
+    CHANGES_END,
+    ORIGIN,
+    Position,
+    before_corrections,
+)
 from headrace.changelog.reader import LogBatch, LogReader
-from headrace.changelog.schema import TableSchema
+from headrace.corrections.journal import (
+    Correction,
+    CorrectionRecord,
+    Journal,
+    SettledLetter,
+    as_correction,
+    parts_at,
+)
+from headrace.corrections.overlay import CorrectedLog
 from headrace.deadletters.hold import (
-    Held,
-    HeldChanges,
     Segments,
     baseline_dead_letters,
-    beyond,
     keep,
-    parked_in,
-    without,
 )
-from headrace.deadletters.letter import NewDeadLetter
+from headrace.deadletters.keys import packed_keys
+from headrace.deadletters.letter import DeadLetter, NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore, Figures, open_store
 from headrace.errors import (
     BadTransform,
-    EvaluationTimeout,
     NotRunning,
-    RefusedRow,
-    RowRefused,
     RowsRefused,
-    TargetError,
-    UnknownValue,
 )
+from headrace.observe.counters import DeliveryReport, Received
 from headrace.pipeline.batch import (
-    BatchFacts,
     GivesFrames,
-    LoadedRows,
     PreparedPipeline,
     SegmentGroup,
 )
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.failed_rows import limit_refused, names_no_row
-from headrace.pipeline.result import Failure, JobResult, RowReference
-from headrace.runtime.counters import DeliveryReport, Received
+from headrace.pipeline.failed_rows import limit_refused
+from headrace.pipeline.result import Failure
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
+from headrace.runtime.table_jobs import (
+    ComputedRows,
+    FrameDelivery,
+    TableJobs,
+    refused_rows,
+    staged_batches,
+    stages,
+    target_batch,
+)
 from headrace.storage.killpoints import (
+    CORRECTION_READY,
     DEAD_LETTERS_STORED,
     EFFECT_DONE,
     INTENT_STORED,
@@ -92,296 +96,13 @@ from headrace.storage.killpoints import (
 from headrace.storage.records import Records
 from headrace.targets.target import (
     Batch,
-    FrameBatch,
     Loading,
-    StagesFrames,
-    StagesRows,
     TakesFrames,
-    Target,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
-
-# --- the rows of one table ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedRows:
-    """One table's share of a batch, in the form that the target takes."""
-
-    rows: pa.Table
-    truncate: RowReference | None = None
-    dead_letters: tuple[NewDeadLetter, ...] = ()
-    failed: int = 0
-    """Changes that could not be computed; one that a later truncate covers has no dead letter."""
-
-    staged: object = None
-    """What the target made of the rows on the executors; `rows` is empty then."""
-
-    check: Callable[[], None] | None = None
-    """As in `JobResult`."""
-
-
-def target_batch(
-    batch_id: str,
-    epoch: int,
-    first: Position,
-    last: Position,
-    computed: Mapping[str, ComputedRows],
-) -> Batch:
-    """Return computed tables as the batch that a target takes."""
-    return Batch(
-        id=batch_id,
-        epoch=epoch,
-        first=first,
-        last=last,
-        tables={table: each.rows for table, each in computed.items()},
-        truncates={
-            table: Position(epoch, *each.truncate)
-            for table, each in computed.items()
-            if each.truncate is not None
-        },
-        staged={t: each.staged for t, each in computed.items() if each.staged is not None},
-    )
-
-
-class TableJobs:
-    """
-    Computes batches and baselines of one table at a time, by jobs of the pipeline's runner.
-
-    Used by `Delivery` and by replay. It stores nothing: dead letters are returned.
-    """
-
-    def __init__(
-        self, log: LogReader, prepared: PreparedPipeline, *, every_change: bool = False
-    ) -> None:
-        self.count = 0
-        """Jobs that were run."""
-        self.direct = 0
-        """Batches that were computed without a job."""
-        self.abandoned = 0
-        """Direct batches that were given up because a row took too long."""
-        self._log = log
-        self._prepared = prepared
-        self._every_change = every_change
-
-    def changes(
-        self,
-        member: Member,
-        batch: LogBatch,
-        held: Held,
-        since: Position = ORIGIN,
-        window: BaselineWindow | None = None,
-        part: Span | None = None,
-    ) -> ComputedRows:
-        """
-        Run one table's job for a batch; changes that fail or are held are parked.
-
-        Changes up to `since`, those that `window` says are in the baseline, and those outside
-        `part` are left out.
-        """
-        files = batch.files_of(member.table)
-        if not files:
-            return ComputedRows(member.nothing)
-        dead_letters: tuple[NewDeadLetter, ...] = ()
-        segments: Segments | None = None
-        parts = self.parts(member, files)
-        facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
-        if held or window is not None or part is not None:
-            segments = self.segments(batch, files, window, part)
-            left_out, dead_letters = self._left_out(segments, held)
-            if part is not None and len(left_out) >= facts.rows:
-                return ComputedRows(member.nothing, None, dead_letters)
-            facts = replace(facts, without=left_out)
-        try:
-            result = self._prepared.rows(parts, facts)
-        except EvaluationTimeout:
-            self.abandoned += 1
-            raise
-        if result.direct:
-            self.direct += 1
-        else:
-            self.count += 1
-        if batch.first <= since:
-            result = _beyond(result, (since.commit, since.ordinal))
-        rows = result.rows
-        if result.failures:
-            segments = segments or self.segments(batch, files, window, part)
-            parked = parked_in(segments, held, result.failures, self._log.lineage or "")
-            rows, dead_letters = without(rows, parked.references), parked.dead_letters
-        return ComputedRows(
-            rows, result.truncate, dead_letters, len(result.failures), check=result.check
-        )
-
-    def baseline(self, parts: Sequence[SegmentGroup]) -> Iterator[LoadedRows]:
-        """Yield the rows of a baseline; failures refer to (file, row) of the whole baseline."""
-        before = 0
-        for part in parts:
-            for loaded in self._prepared.baseline(part):
-                self.count += 1
-                yield replace(loaded, failures=tuple(within_baseline(loaded.failures, before)))
-            before += len(part.paths)
-
-    def refuse(
-        self,
-        computed: ComputedRows,
-        refused: Sequence[RefusedRow],
-        segments: Segments,
-        held: Held,
-    ) -> ComputedRows:
-        """Return the rows without refused ones and later ones of their keys, which are parked."""
-        commits, ordinals = (computed.rows.column(at) for at in (1, 2))
-        failures = [
-            Failure((commits[row].as_py(), ordinals[row].as_py()), each.code, each.facts)
-            for row, each in zip(_indexes(refused), refused, strict=True)
-        ]
-        parked = parked_in(segments, held, failures, self._log.lineage or "")
-        rows = without(computed.rows, parked.references)
-        return replace(computed, rows=rows, dead_letters=parked.dead_letters)
-
-    def refuse_loaded(
-        self, member: Member, files: Sequence[File], rows: pa.Table, refused: Sequence[RefusedRow]
-    ) -> list[Failure]:
-        """
-        Return refused rows of a baseline as failures.
-
-        Its rows come without their reference. That is found by the key, which no step changes.
-        """
-        keys = rows.select(list(member.output.key)).take(_indexes(refused))
-        wanted = dict(
-            zip((repr([*key.values()]) for key in keys.to_pylist()), refused, strict=True)
-        )
-        found = []
-        for number, file in enumerate(files):
-            names = self._log.schema(file.table, file.schema).names
-            after = self._log.rows(file).column("after")
-            columns = (pc.struct_field(after, names.index(name)) for name in member.input.key)
-            for row, key in enumerate(zip(*(each.to_pylist() for each in columns), strict=True)):
-                if (one := wanted.get(repr([*key]))) is not None:
-                    found.append(Failure((number, row), one.code, one.facts))
-        if len(found) != len(refused):
-            raise RowRefused(
-                "The target refused a row that has no key to know it by", table=member.table
-            )
-        return found
-
-    def parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
-        """Return the files by schema version, each verified before Spark reads it."""
-        log = self._log
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            # Spark would read a damaged file as far as it goes; the index has its checksum.
-            log.verify(file)
-            if file.unsent:
-                refuse_unknown(log, file, self._prepared, member.input)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            SegmentGroup(
-                log.schema(files[0].table, schema_id),
-                tuple(log.path(file) for file in of_schema),
-                tuple(file.rows for file in of_schema),
-                sum(file.marked for file in of_schema),
-                member.input,
-                tuple(file.bytes for file in of_schema),
-            )
-            for schema_id, of_schema in by_schema.items()
-        ]
-
-    def segments(
-        self,
-        batch: LogBatch,
-        files: Sequence[File],
-        window: BaselineWindow | None = None,
-        part: Span | None = None,
-    ) -> Segments:
-        """Return one table's files of a batch, to be read on the driver if need be."""
-        return Segments(self._log, batch.epoch, files, window, self._every_change, part)
-
-    def window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
-        """Return which changes of a batch the baseline's rows may hold; None if it holds none."""
-        window = self._log.window(table, baseline)
-        return window if window is not None and window.overlaps(batch.first) else None
-
-    def _left_out(
-        self, segments: Segments, held: Held
-    ) -> tuple[frozenset[RowReference], tuple[NewDeadLetter, ...]]:
-        """Return the changes that a job must not read, and the dead letters of held ones."""
-        known = segments.known()
-        if not held:
-            return known, ()
-        parked = parked_in(segments, held, (), self._log.lineage or "")
-        return known | parked.references, parked.dead_letters
-
-
-def _beyond(result: JobResult, reference: RowReference) -> JobResult:
-    """
-    Return what a batch that begins before F adds to the baseline.
-
-    Changes up to F are in its rows. Applying them again is only harmless if all of them can be
-    computed: a failed one would leave an earlier state of its row.
-    """
-    truncate = result.truncate
-    return replace(
-        result,
-        rows=beyond(result.rows, reference),
-        truncate=truncate if truncate is not None and truncate > reference else None,
-        failures=tuple(failure for failure in result.failures if failure.reference > reference),
-    )
-
-
-def refused_rows(error: RowsRefused, given: Mapping[str, pa.Table]) -> dict[str, list[RefusedRow]]:
-    """Return refused rows by table; raise `TargetError` if the target was not given one of them."""
-    if not error.rows:
-        raise names_no_row() from error
-    found: dict[str, list[RefusedRow]] = {}
-    for each in error.rows:
-        count = given[each.table].num_rows if each.table in given else 0
-        if not (isinstance(each.row, int) and 0 <= each.row < count):
-            named: dict[str, Any] = {"row": each.row} if isinstance(each.row, int) else {}
-            raise TargetError(
-                "The target refused a row that it was not given", table=each.table, **named
-            ) from error
-        found.setdefault(each.table, []).append(each)
-    return found
-
-
-def _indexes(refused: Sequence[RefusedRow]) -> list[int]:
-    """Return the indexes of rows that `refused_rows` has checked."""
-    return [each.row for each in refused if isinstance(each.row, int)]
-
-
-def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
-    """Return failures of a part with their file counted from the baseline's first file."""
-    return [
-        replace(failure, reference=(failure.reference[0] + before, failure.reference[1]))
-        for failure in failures
-    ]
-
-
-def refuse_unknown(
-    log: LogReader, file: File, prepared: PreparedPipeline, schema: TableSchema
-) -> None:
-    """
-    Raise `UnknownValue` if a change of a segment lacks a value that the pipeline needs.
-
-    The value would become null at the target. A column that the pipeline drops, and that no
-    step reads, may be missing.
-    """
-    if not file.unsent:
-        return
-    rows = log.rows(file)
-    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
-    if unknown := lacking & prepared.needs(schema):
-        raise UnknownValue(
-            "A value that did not change was not sent by the source",
-            table=file.table,
-            columns=[column.name for column in schema.columns if column.field in unknown],
-        )
-
-
-# --- delivery -------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -410,12 +131,19 @@ class Delivery:
         self.intends = traits.durable and not traits.transactional
         """Whether a batch must be repeated exactly (R25); a volatile target is rebuilt instead."""
         self._keyed = traits.keyed
+        self._every_change = traits.every_change
         self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
+        self._journal: Journal | None = None
+        self._log: CorrectedLog | None = None
         self.tried = ORIGIN
         """The position that a durable target may have: a write without an answer may be done."""
         self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._checks: list[Callable[[], None]] = []
+        self.corrected: Callable[[Position, Mapping[str, ComputedRows]], None] | None = None
+        """Called with the position of a correction that the target has, and what was computed."""
+        self._unfinished = False
+        """Whether a correction may be stored whose dead letters are not resolved."""
         self._intent: Intent | None = None
         self._dead_letters: DeadLetterStore | None = None
         self._records: Records | None = None
@@ -453,7 +181,7 @@ class Delivery:
         self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
     ) -> LogBatch | None:
         """Return the batch after `start` for these tables; an intended batch is cut as before."""
-        log = self._context.log
+        log = self.log
         tables = [member.table for member in taking]
         intent = self._intent
         if intent is not None and intent.after == str(start):
@@ -476,9 +204,11 @@ class Delivery:
         if self.intends:
             self._intend(start, batch)
         if self._giving is not None:
+            self._end_corrections(taking, batch)
             upto = self._give(self._giving, taking, batch)
             computed_at = context.wall()
         else:
+            self._end_corrections(taking, batch)
             computed = {member.table: self._share(member, batch) for member in taking}
             computed_at = context.wall()
             reach(JOB_DONE)
@@ -490,6 +220,8 @@ class Delivery:
             upto = self._offer(taking, batch, computed, self._target.write)
             reach(TARGET_WRITTEN)
             self._checks = [each.check for each in computed.values() if each.check is not None]
+            if batch.corrects and self.corrected is not None:
+                self.corrected(batch.first, computed)
         if self.intends:
             reach(EFFECT_DONE)
             self._intent = None
@@ -501,7 +233,7 @@ class Delivery:
         self.changes += batch.rows
         self.applying = None
         self.report.batch_seconds.observe(context.clock() - began)
-        times = context.flush_times(batch.entries[1])
+        times = None if batch.corrects else context.flush_times(batch.entries[1])
         if times is not None:
             self.report.hop(batch.begun / 1_000_000, *times, computed_at)
 
@@ -524,8 +256,7 @@ class Delivery:
         """Return one table's share of a batch, computed or staged."""
         if self._staging is not None and self._stages(batch.files_of(member.table)):
             return self._stage(member, batch)
-        held = self._held(member) if self.dead_letters.written else {}
-        return self._jobs.changes(member, batch, held)
+        return self._jobs.changes(member, batch, self._held(member, batch))
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         batch_id = f"{self.name}/{batch.first}/{batch.last}"
@@ -570,7 +301,11 @@ class Delivery:
                 segments, held = self._held_in(member, batch, load)
                 rest = self._jobs.refuse(computed[member.table], rows, segments, held)
                 new = rest.dead_letters
-                self._keep(new if load is None else self.dead_letters.not_emptied(new))
+                if load is None:
+                    self._keep(new)
+                else:
+                    loaded = self.copy_of(member.table, load)
+                    self._keep(self.dead_letters.not_emptied(new), loaded)
                 computed[member.table] = rest
 
     def _held_in(
@@ -579,10 +314,9 @@ class Delivery:
         """Return a table's changes of a batch, and the keys that are held in them."""
         files = batch.files_of(member.table)
         if load is None:
-            return self._jobs.segments(batch, files), self._held(member)
+            return self._jobs.segments(batch, files), self._held(member, batch)
         window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
-        held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
-        return self._jobs.segments(batch, files, window), held
+        return self._jobs.segments(batch, files, window), self._held_in_load(member, batch, load)
 
     def _load_rows(
         self, member: Member, baseline: Baseline, loading: Loading, rows: pa.Table, before: int
@@ -629,8 +363,34 @@ class Delivery:
         self._intent = store.intent(self.name)
         self.counters.recall(store.counts(self.name))
         store.count_with(self.counters)
+        self._open_journal()
         if self._target.traits.durable:
             self.tried = self._context.log.end
+
+    def _open_journal(self) -> None:
+        context = self._context
+        self._journal = Journal.open(context.files, self.name, context.wall)
+        self._log = CorrectedLog(context.log, self.name, self._journal)
+        self._jobs.use(self._log)
+
+    @property
+    def journal(self) -> Journal:
+        """The pipeline's corrections."""
+        if self._journal is None:
+            raise NotRunning("The corrections have not been read yet", pipeline=self.name)
+        return self._journal
+
+    @property
+    def source_log(self) -> LogReader:
+        """The log of the source."""
+        return self._context.log
+
+    @property
+    def log(self) -> CorrectedLog:
+        """The log as this pipeline reads it: with its corrections."""
+        if self._log is None:
+            raise NotRunning("The corrections have not been read yet", pipeline=self.name)
+        return self._log
 
     def open(self) -> None:
         """Read the dead letters of the previous run."""
@@ -638,11 +398,14 @@ class Delivery:
         self._dead_letters, self._records = open_store(
             context.files, self.name, context.wall, self._pipeline.on_error, self._records
         )
+        self._unfinished = True
+        self.finish_corrections()
 
     def reopen_dead_letters(self) -> None:
         """Read dead letters that another engine wrote; raise if that engine is the newer one."""
         if self.dead_letters_stale:
             self._context.check()
+            self._open_journal()
             self.open()
             self.dead_letters_stale = False
 
@@ -663,14 +426,27 @@ class Delivery:
         """The numbers of dead letters for a status; none before they are read."""
         return self._dead_letters.figures if self._dead_letters is not None else Figures()
 
-    def _held(self, member: Member) -> dict[bytes, Position]:
+    def _held(self, member: Member, batch: LogBatch) -> dict[bytes, Position]:
+        held = self.journal.held(member.table, batch.first)
+        if not self.dead_letters.written:
+            return held
         if member.state != TableState.RELOADING:
-            return self.dead_letters.held(member.table)
+            return _earliest(held, self.dead_letters.held(member.table))
         # Dead letters of the baseline that is being loaded are for other rows than the table has.
         # Those of its own baseline count, whatever number the new one must exceed.
-        return self.dead_letters.held(member.table, newest=max(member.newer_than, member.baseline))
+        newest = max(member.newer_than, member.baseline)
+        return _earliest(held, self.dead_letters.held(member.table, newest=newest))
 
-    def _keep(self, new: Sequence[NewDeadLetter]) -> None:
+    def _held_in_load(self, member: Member, batch: LogBatch, load: Load) -> dict[bytes, Position]:
+        loaded = self.copy_of(member.table, load)
+        since = self.journal.begins(member.table, *loaded)
+        held = self.dead_letters.held(member.table, since=since, baseline=load.baseline)
+        return _earliest(held, self.journal.held(member.table, batch.first, loaded))
+
+    def _keep(
+        self, new: Sequence[NewDeadLetter], loaded: tuple[int, Position] | None = None
+    ) -> None:
+        new = [each for each in new if not self._corrected(each, loaded)]
         if new:
             self._context.check_run()
             count = keep(self.dead_letters, new, self._pipeline, self.name)
@@ -684,15 +460,160 @@ class Delivery:
                 at = Position(batch.epoch, *each.truncate)
                 self.dead_letters.clear(table, at, "truncate")
 
+    def _corrected(self, dead_letter: NewDeadLetter, loaded: tuple[int, Position] | None) -> bool:
+        """Whether a correction that follows decides about the row: no dead letter is needed."""
+        at = before_corrections(dead_letter.position)
+        held = self.journal.held(dead_letter.table, at, loaded)
+        return any(key in held and held[key] <= at for key in dead_letter.keys)
+
+    def copy_of(self, table: str, load: Load) -> tuple[int, Position]:
+        """Return the number of the copy that a load began with, and its F."""
+        baseline = self._context.log.baseline(table, load.baseline)
+        number = load.baseline if baseline is None else baseline.copy or load.baseline
+        return number, load.first
+
+    def _end_corrections(self, taking: Sequence[Member], batch: LogBatch) -> None:
+        """Note which corrections end with this batch, before it has any effect."""
+        for member in taking if not batch.corrects else ():
+            active = self.journal.active_keys(member.table)
+            if not active or not (files := batch.files_of(member.table)):
+                continue
+            segments = self._jobs.segments(batch, files)
+            found: set[bytes] = set()
+            for schema, rows in segments.read():
+                keys = packed_keys(rows, schema)
+                changed = pa.chunked_array([keys.old, keys.new])
+                wanted = pa.array(sorted(active), pa.binary())
+                found.update(changed.filter(pc.is_in(changed, value_set=wanted)).to_pylist())
+            self._context.check_run()
+            emptied = segments.truncated() is not None
+            self.journal.end(member.table, None if emptied else found)
+
+    def correct(
+        self,
+        kind: Literal["replay", "edit"],
+        member: Member,
+        dead_letters: Sequence[DeadLetter],
+        changes: Sequence[TableChanges],
+        note: str,
+    ) -> Correction:
+        """
+        Add a correction that applies these dead letters where a table is now, and resolve them.
+
+        The next batches deliver it. If this run ends between the two, `open` resolves them.
+        """
+        log = self._context.log
+        self._context.check()
+        self._unfinished = True
+        usable = log.usable_baseline(member.table)
+        correction = self.journal.add(
+            kind,
+            changes,
+            keys=dict.fromkeys(key for each in dead_letters for key in each.keys),
+            after=member.reached,
+            settles=[
+                SettledLetter(each.lineage, str(each.position), each.baseline, each.keys)
+                for each in dead_letters
+            ],
+            lineage=log.lineage or "",
+            copy=max(member.baseline, 0 if usable is None else usable.baseline),
+            note=note,
+        )
+        # Another engine that has taken over has not read it: the dead letters stay, and it ends
+        # when that engine, or the next one, finds it behind the position of its table.
+        self._context.check()
+        self._resolve(correction, dead_letters)
+        self._unfinished = False
+        reach(CORRECTION_READY)
+        return correction
+
+    def finish_corrections(self) -> None:
+        """Resolve the dead letters of a correction, if that failed after it was stored."""
+        if self._unfinished:
+            for correction in self.journal.all():
+                self._complete(correction)
+            self._unfinished = False
+
+    def settled_at(self, position: Position) -> bool:
+        """Whether the target has nothing after `position`: no batch was tried in vain."""
+        return self._intent is None and self.applying is None and position >= self.tried
+
+    def needs(self, member: Member) -> frozenset[int]:
+        """Return the ids of the columns that are needed to compute a change of a table."""
+        return self._prepared.needs(member.input)
+
+    def try_changes(
+        self, member: Member, changes: Sequence[TableChanges]
+    ) -> tuple[Position, ComputedRows]:
+        """Compute changes as a correction would be, without any effect; return its position."""
+        at = member.reached
+        first = Position(at.epoch, at.commit, max(at.ordinal, CHANGES_END) + 1)
+        record = CorrectionRecord(
+            number=0,
+            pipeline=self.name,
+            kind="replay",
+            table=member.table,
+            lineage="",
+            first=str(first),
+            copy=0,
+            keys=(),
+            settles=(),
+            parts=parts_at(changes, first),
+            note="",
+            at=0,
+        )
+        batch = self.log.batch((member.table,), as_correction(record))
+        return first, self._jobs.changes(member, batch, {})
+
+    def _complete(self, correction: Correction) -> None:
+        """Resolve dead letters of a correction whose run ended before it did so."""
+        if correction.ended is None and (waiting := self._unresolved(correction)):
+            if correction.first <= self._reached(correction.table):
+                # Its run was taken over from: nobody has delivered it, or ever will.
+                self.journal.drop([correction.number])
+            else:
+                self._resolve(correction, waiting)
+
+    def _unresolved(self, correction: Correction) -> list[DeadLetter]:
+        """Return the dead letters that a correction applies, and that have not ended."""
+        if not self.dead_letters.written:
+            return []
+        found = {
+            (each.lineage, str(each.position), each.baseline, each.keys): each
+            for each in self.dead_letters.all(correction.table)
+        }
+        wanted = [
+            (each.lineage, each.position, each.baseline, each.keys)
+            for each in correction.record.settles
+        ]
+        return [found[each] for each in wanted if each in found]
+
+    def _reached(self, table: str) -> Position:
+        """Return how far a durable target has a table."""
+        if not self._target.traits.durable:
+            return ORIGIN
+        return before_corrections(self._context.store.reached(self.name, table))
+
+    def _resolve(self, correction: Correction, dead_letters: Sequence[DeadLetter]) -> None:
+        """End the dead letters that a correction applies."""
+        record = correction.record
+        reason: Literal["replayed", "edited"] = "replayed" if record.kind == "replay" else "edited"
+        self.dead_letters.resolve(dead_letters, reason, record.note)
+
     def supersede_dead_letters(self, member: Member, first: Position, baseline: int) -> None:
         """Clear dead letters that a newer baseline covers, and release their keys (R30)."""
         self._context.check_run()
-        self.dead_letters.clear(member.table, first, "reload", keep_baseline=baseline)
+        known = self._context.log.baseline(member.table, baseline)
+        copy = baseline if known is None else known.copy or baseline
+        upto = self.journal.begins(member.table, copy, first)
+        self.journal.cover(member.table, copy, first)
+        self.dead_letters.clear(member.table, upto, "reload", keep_baseline=baseline)
 
     def drop_dead_letters(self) -> None:
         """Clear all dead letters: the pipeline was dropped, and holds no keys."""
         if self._dead_letters is not None:
             self._dead_letters.drop()
+            self.journal.drop()
 
     # -- baselines --------------------------------------------------------------------
 
@@ -740,12 +661,15 @@ class Delivery:
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
         received = self._received([member], batch, catching_up=True)
-        held = self.dead_letters.held(member.table, since=load.first, baseline=load.baseline)
+        held = self._held_in_load(member, batch, load)
         # With one row per key a repeated change is harmless; others must not get commits that
         # the baseline contains (R11).
         window = None if self._keyed else self._jobs.window(member.table, load.baseline, batch)
-        computed = self._jobs.changes(member, batch, held, load.first, window)
-        self._keep(self.dead_letters.not_emptied(computed.dead_letters))
+        # A correction at F itself is not in the rows: it was made after the copy was.
+        since = ORIGIN if batch.corrects else load.first
+        computed = self._jobs.changes(member, batch, held, since, window)
+        loaded = self.copy_of(member.table, load)
+        self._keep(self.dead_letters.not_emptied(computed.dead_letters), loaded)
         self._clear_truncated(batch, {member.table: computed})
         self._context.check_run()
         self._offer([member], batch, {member.table: computed}, load.loading.catch_up, load)
@@ -757,6 +681,7 @@ class Delivery:
         log = self._context.log
         self._context.check_run()
         self.dead_letters.disown(member.table, log.epoch, log.lineage or "")
+        self.journal.disown(member.table, log.epoch, log.lineage or "")
 
     def _keep_of_baseline(
         self, baseline: Baseline, failures: Sequence[Failure], first: Position
@@ -764,7 +689,7 @@ class Delivery:
         if failures:
             log = self._context.log
             new = baseline_dead_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new)
+            self._keep(new, (baseline.copy or baseline.baseline, first))
 
     # -- frames, and rows that executors prepare --------------------------------------
 
@@ -780,8 +705,8 @@ class Delivery:
             if not files:
                 continue
             window = self._jobs.window(member.table, member.baseline, batch)
-            segments = Segments(self._context.log, batch.epoch, files, window)
-            held = self._held(member)
+            segments = Segments(self.log, batch.epoch, files, window)
+            held = self._held(member, batch)
             parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
             self._keep(parked.dead_letters)
@@ -799,188 +724,18 @@ class Delivery:
         assert self._staging is not None
         files = batch.files_of(member.table)
         segments = self._jobs.segments(batch, files)
-        parts, held = self._jobs.parts(member, files), self._held(member)
+        parts, held = self._jobs.parts(member, files), self._held(member, batch)
         staged, emptied, parked = self._staging.changes(member, batch, parts, segments, held)
         self._jobs.count += 1
         truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
         return ComputedRows(member.nothing, truncate, parked.dead_letters, staged=staged)
 
 
-# --- frames for a user's function -----------------------------------------------------------------
-
-
-class FrameDelivery:
-    """
-    Passes frames to the user's function of one pipeline.
-
-    `check` raises if the run was abandoned: nothing may reach the target any more. `keep` stores
-    the dead letters of rows that failed or were refused, before the target is called without them.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        target: TakesFrames,
-        prepared: GivesFrames,
-        check: Callable[[], None],
-        keep: Callable[[Sequence[NewDeadLetter]], None] = lambda new: None,
-    ) -> None:
-        self._name = name
-        self._target = target
-        self._prepared = prepared
-        self._check = check
-        self._keep = keep
-
-    def baseline(
-        self,
-        member: Member,
-        number: int,
-        first: Position,
-        parts: Sequence[SegmentGroup],
-        keep: Callable[[Sequence[Failure]], None] = lambda failures: None,
-    ) -> list[Failure]:
-        """
-        Pass a baseline's rows, in pieces; return those that cannot be computed or were refused.
-
-        These go to `keep` before a piece comes again without them.
-        """
-        given = before = files = 0
-        table = member.table
-
-        def take(frame: DataFrame, piece: int) -> None:
-            nonlocal given
-            given = before + piece  # the pieces of each part are counted from 1
-            stem = f"{self._name}/{table}/baseline-{number}/{given}"
-            key = member.output.key
-            about = FrameBatch(stem, self._name, table, first, first, number, given, key)
-            self._check()
-            self._target.write_frame(frame, about)
-            reach(EFFECT_DONE)
-
-        def blocked(found: Sequence[Failure]) -> frozenset[RowReference]:
-            keep(within_baseline(found, files))
-            return frozenset()  # the changes that follow are not part of a baseline
-
-        failures: list[Failure] = []
-        for part in parts:
-            found = self._prepared.give_baseline(part, take, blocked)
-            failures += within_baseline(found, files)
-            files += len(part.paths)
-            before = given
-        return failures
-
-    def changes(
-        self,
-        member: Member,
-        batch: LogBatch,
-        parts: Sequence[SegmentGroup],
-        segments: Segments,
-        held: Held,
-    ) -> HeldChanges:
-        """Pass one table's share of a batch; return the changes that were parked."""
-        lineage = segments.log.lineage or ""
-        parked = parked_in(segments, held, (), lineage) if held else HeldChanges()
-        seen = segments.known()
-        if batch.first <= member.reached:
-            seen |= segments.upto(member.reached)  # they are in the baseline that it received
-
-        def blocked_by(failures: Sequence[Failure]) -> frozenset[RowReference]:
-            nonlocal parked
-            parked = parked_in(segments, held, failures, lineage)
-            self._keep(parked.dead_letters)
-            # Changes before a truncate have no dead letters, but they fail all the same.
-            return seen | parked.references | {failure.reference for failure in failures}
-
-        about = FrameBatch(
-            # With the baseline: after a reload the same range is another batch.
-            f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
-            self._name,
-            member.table,
-            batch.first,
-            batch.last,
-            key=member.output.key,
-        )
-        facts = BatchFacts.of(segments.files, batch.first, batch.last)
-        facts = replace(facts, without=seen | parked.references)
-
-        def take(frame: DataFrame) -> None:
-            self._check()
-            self._target.write_frame(frame, about)
-
-        self._prepared.give(parts, facts, blocked_by, take)
-        return parked
-
-
-# --- frames that executors prepare ----------------------------------------------------------------
-
-
-class StagedBatches:
-    """Stages frames for the target of one pipeline. Only for the run's thread."""
-
-    def __init__(
-        self, name: str, target: StagesFrames, prepared: GivesFrames, check: Callable[[], None]
-    ) -> None:
-        self._target = target
-        self._giving = FrameDelivery(name, self, prepared, check)
-        self._loading: StagesRows | None = None
-        self._emptied: Position | None = None
-        self._staged: object = None
-
-    def wants(self, rows: int) -> bool:
-        """Whether this number of rows is too large for the driver."""
-        return rows >= self._target.staged_from
-
-    def changes(
-        self,
-        member: Member,
-        batch: LogBatch,
-        parts: Sequence[SegmentGroup],
-        segments: Segments,
-        held: Held,
-    ) -> tuple[object, Position | None, HeldChanges]:
-        """Stage one table's share of a batch; return it, its last truncate, and parked changes."""
-        self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
-        parked = self._giving.changes(member, batch, parts, segments, held)
-        return self._staged, self._emptied, parked
-
-    def baseline(
-        self,
-        member: Member,
-        number: int,
-        first: Position,
-        parts: Sequence[SegmentGroup],
-        loading: StagesRows,
-    ) -> list[Failure]:
-        """Stage a baseline's rows; return those that cannot be computed."""
-        self._loading = loading
-        return self._giving.baseline(member, number, first, parts)
-
-    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a frame; the same frame without failed rows replaces it."""
-        try:
-            if self._loading is not None:
-                self._loading.stage(frame, batch.piece or 0)
-            else:
-                epoch = batch.first.epoch
-                self._staged = self._target.stage(batch.table, frame, epoch, self._emptied)
-        except RowsRefused as error:
-            raise TargetError(
-                "The target refused rows that executors prepare",
-                table=batch.table,
-                remedy="A target that implements StagesFrames takes every row of a frame. To refuse"
-                " rows, do not implement it, and raise RowsRefused in write.",
-            ) from error
-
-
-def staged_batches(
-    name: str, target: Target, prepared: PreparedPipeline, check: Callable[[], None]
-) -> StagedBatches | None:
-    """Return the staging of a pipeline; None if its target or the runner cannot stage."""
-    if isinstance(target, StagesFrames) and isinstance(prepared, GivesFrames):
-        return StagedBatches(name, target, prepared, check)
-    return None
-
-
-def stages(loading: Loading) -> StagesRows | None:
-    """Return the loading if frames can be staged for it, else None."""
-    return loading if isinstance(loading, StagesRows) else None
+def _earliest(
+    one: Mapping[bytes, Position], other: Mapping[bytes, Position]
+) -> dict[bytes, Position]:
+    """Return the keys that either holds, each from the earlier of the two positions."""
+    held = dict(one)
+    for key, since in other.items():
+        held[key] = min(since, held.get(key, since))
+    return held

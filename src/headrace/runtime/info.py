@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.changelog.position import Position
 from headrace.config.units import duration, size
 from headrace.errors import HeadraceError, WrongValue
+from headrace.observe.counters import NOTHING_COUNTED, Hop, OperationCounts
 from headrace.observe.metrics import Distribution
-from headrace.runtime.counters import NOTHING_COUNTED, Hop, OperationCounts
-from headrace.runtime.source_state import SourceState
+from headrace.observe.source_state import SourceState
 from headrace.storage.locations import bucket_of
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.entries import File, RebaselineRequired
-from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.position import ORIGIN, Position, in_log
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import (
@@ -268,7 +268,7 @@ class Member:
             return False
         elsewhere = self.lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
         # Changes that were pruned while it did not run are missing, too (R27).
-        return elsewhere or self.reached < max(log.floor, Position.parse(log.gap.at))
+        return elsewhere or in_log(self.reached) < max(log.floor, Position.parse(log.gap.at))
 
     def rebaseline_required(self, log: LogReader) -> RebaselineRequired | None:
         """Return why the table needs a new baseline or lacks changes; None if it does not."""
@@ -287,7 +287,8 @@ class Member:
         required = log.rebaseline_required(self.table)
         if required is not None and 0 < self.load.baseline <= required.baseline:
             return True
-        return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
+        begun_before = self.load.first < Position.parse(log.gap.at)
+        return begun_before or in_log(self.load.reached) < log.floor
 
 
 def watermark(

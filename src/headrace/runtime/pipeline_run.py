@@ -22,24 +22,27 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 from headrace.capture.source import SourceTraits, rebaseline_phrase
-from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.position import ORIGIN, Position, before_corrections
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import (
     AlreadyStored,
+    CannotReplay,
     ChangesMissing,
     Fenced,
     HeadraceError,
     JobCancelled,
     LoadedAgain,
     LostLog,
+    NotRunning,
     TargetError,
 )
+from headrace.observe.counters import OF_NO_TABLE, OperationCounts
 from headrace.observe.events import (
     AttemptFailed,
     PipelineStateChanged,
@@ -47,7 +50,7 @@ from headrace.observe.events import (
     RebaselineTriggered,
 )
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.counters import OF_NO_TABLE, OperationCounts
+from headrace.runtime.corrections import Corrections, ReplayOutcome, ReplayRequest
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.info import RowCounts
 from headrace.runtime.model import (
@@ -187,6 +190,7 @@ class PipelineRun:
         self._reported = ""
         """The last state that was reported."""
         self._reporting = threading.Lock()
+        self.corrections = Corrections(name, self.delivery, pipeline.mode)
 
     # -- the path of a change ---------------------------------------------------------
 
@@ -232,6 +236,7 @@ class PipelineRun:
             self._failed = self._stuck = True
             self.context.on_failure(self.name, error)
             self._report_failure(error, None)
+            self.corrections.refuse(error)
             return IDLE
         self._error, self._stuck = None, False
         self._attempts = 0
@@ -267,7 +272,8 @@ class PipelineRun:
         if self.pipeline.mode == "changes" and any(m.rebaseline_required(log) for m in taking):
             self._quiet_at = None
             return True  # found since this step began: the batch must not go past missing changes
-        if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
+        known = (member.knows(log, batch.files_of(member.table)) for member in taking)
+        if not (batch.corrects or all(known)):
             self._quiet_at = None
             return True  # the same: values of unknown columns would be lost
         if batch.files:
@@ -389,6 +395,7 @@ class PipelineRun:
             self.context.store.store_counts(self.name)
         finally:
             self.stopped = True
+            self.corrections.refuse(NotRunning("The pipeline was stopped", pipeline=self.name))
             self.row_counts.close()
             try:
                 with self._stay:
@@ -422,7 +429,7 @@ class PipelineRun:
         member.stored = store.reached(self.name, member.table)
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
-            member.reached = member.stored
+            member.reached = before_corrections(member.stored)
         self._schema_changes.recall(member)
 
     def _resume_table(self, member: Member) -> None:
@@ -505,6 +512,32 @@ class PipelineRun:
         self._failed, self._halt = False, None
         self.lag_watch.begin(self.context.log, self._following, self.context.wall())
         self.requests += 1
+
+    def replay(
+        self, request: ReplayRequest, wake: Callable[[], None], timeout: float
+    ) -> tuple[ReplayOutcome, ...]:
+        """Have dead letters applied by the run's thread, and return what became of each."""
+        if self.paused or self.failed or not self.opened or self.stopped:
+            raise CannotReplay(
+                f"The pipeline is {self.state}",
+                pipeline=self.name,
+                remedy="Resume it first: headrace resume PIPELINE.",
+            )
+        self.corrections.ask(request)
+        self.requests += 1
+        wake()
+        try:
+            return request.answer.result(timeout)
+        except TimeoutError:
+            begun = not request.answer.cancel()
+            raise CannotReplay(
+                "The dead letters were not applied in time",
+                pipeline=self.name,
+                seconds=timeout,
+                remedy="They will be applied as soon as the pipeline goes on."
+                if begun
+                else "See what the pipeline waits for: headrace status.",
+            ) from None
 
     def release_source(self, **facts: object) -> None:
         """
@@ -675,12 +708,13 @@ class PipelineRun:
         if looked_at == self._quiet_at:
             return False
         self._quiet_at = None
-        self.delivery.reopen_dead_letters()
         self._update_tables()
         self._check_gaps()
         self._reload_again()
         self._schema_changes.follow(self.members)
         if self._loads.load_one():
+            return True
+        if self.corrections.place(self.members):
             return True
         # Before the live tables advance: under steady load the loaded ones would never meet them.
         if worked := self._loads.catch_up() | self._loads.join():
@@ -688,13 +722,18 @@ class PipelineRun:
         if all(member.state in (TableState.LIVE, TableState.COMPLETE) for member in self.members):
             self.release.end()
             # Columns that have their turn later are checked in every step.
-            if not worked and all(member.columns_until is None for member in self.members):
+            in_turn = all(member.columns_until is None for member in self.members)
+            if not worked and in_turn and not self.corrections.pending:
                 self._quiet_at = looked_at
         return worked
 
     def _take_requests(self) -> None:
         if not self.recalled:
             return
+        if self.opened:
+            # Before anything is written to them: another engine may have done so.
+            self.delivery.reopen_dead_letters()
+            self.delivery.finish_corrections()
         # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headrace.capture.messages import MaintainLog
-from headrace.changelog.position import Position
+from headrace.changelog.position import Position, before_commit, in_log
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import ReaderLease, leases
 from headrace.errors import HeadraceError, LogFilling
@@ -36,7 +36,7 @@ from headrace.storage.files import Files
 # --- pins -----------------------------------------------------------------------------------------
 
 PinKind: TypeAlias = Literal[
-    "progress", "loading", "intent", "origin", "baseline", "reader", "keep"
+    "progress", "loading", "intent", "origin", "baseline", "reader", "keep", "correction"
 ]
 
 
@@ -48,7 +48,8 @@ class Pin:
     """
     progress: the position of a pipeline; loading: F of a baseline that it loads; intent: the
     start of a batch that may have had effects; origin: where it began, and is rebuilt from;
-    baseline: the newest of a table; reader: a named reader; keep: the minimum retention time.
+    baseline: the newest of a table; reader: a named reader; keep: the minimum retention time;
+    correction: a row at a target that is rebuilt from the log, and that the source does not have.
     """
 
     whose: str
@@ -79,7 +80,7 @@ def pipeline_pins(
         if seen.following:
             # A durable pipeline restarts from its stored position, not from the current one.
             at = min(seen.stored, seen.reached) if durable else seen.reached
-            pins.append(Pin("progress", whose, at))
+            pins.append(Pin("progress", whose, before_commit(at)))
         if seen.loads_from is not None:
             pins.append(Pin("loading", whose, seen.loads_from))
         # A volatile target begins there at every start, a durable one until it follows the log.
@@ -95,7 +96,12 @@ def pipeline_pins(
         if wanted or _keeps_baseline(seen, durable=durable, options=options):
             pins.append(Pin("baseline", member.table, usable.window[0]))
     if (intent := store.intent(run.name)) is not None:
-        pins.append(Pin("intent", run.name, Position.parse(intent.after)))
+        pins.append(Pin("intent", run.name, before_commit(Position.parse(intent.after))))
+    if not durable and run.recalled:
+        # A fold past it would be of the source's rows alone.
+        oldest = run.delivery.journal.oldest_active()
+        if oldest is not None:
+            pins.append(Pin("correction", run.name, before_commit(oldest)))
     return pins
 
 
@@ -112,7 +118,7 @@ def absent_pins(needs: Iterable[Needs], running: Collection[str], log: LogReader
     Only pipelines in mode `changes` have one: others are loaded again when they return.
     """
     return [
-        Pin("progress", each.pipeline, each.position)
+        Pin("progress", each.pipeline, before_commit(each.position))
         for each in absent(needs, running, log)
         if each.changes
     ]
@@ -122,7 +128,11 @@ def absent(needs: Iterable[Needs], running: Collection[str], log: LogReader) -> 
     """Return the pipelines that do not run and could continue: the log has all they need."""
     floor, end = log.floor, log.end
     return [
-        each for each in needs if each.pipeline not in running and floor <= each.position <= end
+        each
+        for each in needs
+        if each.pipeline not in running
+        and floor <= in_log(each.position)
+        and before_commit(each.position) <= end
     ]
 
 
@@ -294,8 +304,10 @@ class LogRetention:
         members = [member for run in self._runs() for member in run.members]
         # A pipeline that will load a baseline reads the changes after it next.
         loading = any(member.wants_load for member in members)
-        settled = lowest(pins, end, but=("keep", "origin", *(() if loading else ("baseline",))))
+        others: tuple[PinKind, ...] = () if loading else ("baseline", "correction")
+        settled = lowest(pins, end, but=("keep", "origin", *others))
         cuts = self._store.positions() | {pin.position for pin in pins if pin.kind != "keep"}
+        cuts |= {at for run in self._runs() if run.recalled for at in run.delivery.journal.fences()}
         floor = log.floor
         # Not at once: a pipeline may have chosen one, and not started to load it.
         before, self._superseded = self._superseded, log.superseded()

@@ -61,11 +61,11 @@ from headrace.observe.events import (
     SourceStateChanged,
 )
 from headrace.observe.logs import logger
+from headrace.observe.source_state import SourceState, SourceStateMachine
 from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
-from headrace.runtime.source_state import SourceState, SourceStateMachine
 from headrace.runtime.wal_pressure import pinned_by
 
 # --- the progress of copies -----------------------------------------------------------------------

@@ -26,7 +26,7 @@ import msgspec
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import Fenced, StorageError, StorageFull, UnknownFormat
-from headrace.runtime.counters import Counters, OperationCounts, TableCounts
+from headrace.observe.counters import Counters, OperationCounts, TableCounts
 
 # --- the store ------------------------------------------------------------------------------------
 

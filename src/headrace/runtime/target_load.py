@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.changelog.entries import Baseline
-from headrace.changelog.position import Position
+from headrace.changelog.position import Position, before_corrections
 from headrace.errors import ChangesMissing, HeadraceError
 from headrace.observe.events import BaselineCompleted, BaselineStarted
 from headrace.pipeline.definition import Pipeline
@@ -102,7 +102,7 @@ class Loads:
             # A function receives a stream without readers of a table: it continues from F at once.
             self._delivery.give_baseline(member, baseline, first)
             self._delivery.supersede_dead_letters(member, first, number)
-            self._settle(member, first, number)
+            self._settle(member, before_corrections(first), number)
             return
         self._context.check_run()
         loading = self._pipeline.target.load(member.table, number)
@@ -112,7 +112,7 @@ class Loads:
             self._discard(loading)
             raise
         reach(BASELINE_LOADED)
-        member.load = Load(number, first, last, loading, first)
+        member.load = Load(number, first, last, loading, before_corrections(first))
         self._goal = None
         if member.state == TableState.LOADING:
             self.move(member, TableState.CATCHING_UP, number)
@@ -148,12 +148,16 @@ class Loads:
             if goal is None or load is None or load.reached >= goal:
                 continue
             worked = True
-            batch = self._context.log.next_batch(
-                member.table, load.reached, self._most_rows, upto=goal
+            batch = self._delivery.log.next_batch(
+                member.table,
+                load.reached,
+                self._most_rows,
+                upto=goal,
+                loaded=self._delivery.copy_of(member.table, load),
             )
             if batch is None:
                 load.reached = goal  # there are no changes in between
-            elif member.knows(self._context.log, batch.files):
+            elif batch.corrects or member.knows(self._context.log, batch.files):
                 # If not, it was altered since this step began: its columns are followed first.
                 self._delivery.catch_up(member, load, batch)
         return worked
@@ -167,7 +171,7 @@ class Loads:
         # before the current end of the log. After a restart the log extends far beyond H, and
         # readers that have seen its end must not see an earlier state.
         loads = [member.load for member in self.members if not member.shown]
-        end = self._context.log.end
+        end = self._delivery.log.end([member.table for member in self.members])
         if self._goal is None and loads and all(load and load.last <= end for load in loads):
             self._goal = end
         return self._goal

@@ -56,6 +56,12 @@ TARGET_WRITTEN = "target_written"
 DEAD_LETTERS_STORED = "letters_stored"
 """Dead letters are durable, and the target has nothing of the batch."""
 
+CORRECTION_STORED = "correction_stored"
+"""A correction is durable, and the dead letters that it applies are not resolved."""
+
+CORRECTION_READY = "correction_ready"
+"""The dead letters of a correction are resolved, and the target has nothing of it."""
+
 INTENT_STORED = "intent_stored"
 """A batch's intent is durable, and it has had no effect."""
 
@@ -114,6 +120,8 @@ POINTS = (
     JOB_DONE,
     TARGET_WRITTEN,
     DEAD_LETTERS_STORED,
+    CORRECTION_STORED,
+    CORRECTION_READY,
     INTENT_STORED,
     EFFECT_DONE,
     TABLE_SWITCHED,

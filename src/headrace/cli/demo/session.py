@@ -36,8 +36,8 @@ from headrace.cli.demo.goods import FAVOURITE
 from headrace.cli.demo.shops import DEFAULT, Shop, Writer
 from headrace.cli.run import RunningEngine
 from headrace.errors import ControlError, FellBehind, HeadraceError, NotRunning
+from headrace.observe.counters import HOPS
 from headrace.observe.logs import logger
-from headrace.runtime.counters import HOPS
 from headrace.targets.memory import IndexedMemory
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from headrace.cli.common import as_typed
 from headrace.cli.query import OPS
 from headrace.cli.run import print_event
 from headrace.cli.status import copy_text, live_view
-from headrace.runtime.counters import HOPS
+from headrace.observe.counters import HOPS
 
 Fields = Mapping[str, Any]
 

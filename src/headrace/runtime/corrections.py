@@ -1,0 +1,377 @@
+"""
+Replays and edits of dead letters: requests of other threads, carried out by the pipeline's own.
+
+A dead letter is applied together with everything that its row waits for: all dead letters that
+share a key with it, in the order of their positions. They become one correction at the position
+that the table has reached (see `corrections/`), and are resolved. What cannot be computed, or is
+refused, becomes a dead letter again, at its new position, and so do later changes of its key.
+
+An edit replaces values of the row after the change. Key columns stay as they are, because later
+changes of the row would not find it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from headrace.changelog.change import Op, TableChanges
+from headrace.changelog.position import CHANGES_END, Position, before_corrections, in_log
+from headrace.changelog.schema import TableSchema
+from headrace.corrections.overlay import MOST_PARTS
+from headrace.deadletters.ledger import Selection
+from headrace.deadletters.letter import DeadLetter
+from headrace.errors import CannotReplay, HeadraceError
+from headrace.pipeline.definition import Mode
+from headrace.runtime.delivery import Delivery
+from headrace.runtime.model import Member, TableState
+from headrace.runtime.table_jobs import ComputedRows
+
+OutcomeKind: TypeAlias = Literal["applied", "failed", "waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """What became of one dead letter."""
+
+    dead_letter: DeadLetter
+    outcome: OutcomeKind
+    """applied: the target has it; failed: it failed again; waiting: behind one that failed."""
+
+    position: Position
+    """Where it is now: a new dead letter has this position."""
+
+    code: str = ""
+    """Why it failed."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ReplayRequest:
+    """Asks for dead letters to be applied; `answer` has the outcome of each."""
+
+    selection: Selection
+    edits: Mapping[str, object] | None = None
+    """New values of the row after the change, if one dead letter is edited."""
+
+    note: str = ""
+    dry_run: bool = False
+    """Only say what would happen: nothing is stored, and the target gets nothing."""
+
+    answer: Future[tuple[ReplayOutcome, ...]] = field(default_factory=Future)
+
+    def wanted(self, dead_letter: DeadLetter) -> bool:
+        """Whether a dead letter is meant itself, and not only because it waits."""
+        chosen = self.selection
+        match chosen.before:
+            case Position():
+                early = dead_letter.position < chosen.before
+            case datetime():
+                early = dead_letter.parked < chosen.before
+            case None:
+                early = True
+        return (
+            early
+            and chosen.table in (None, dead_letter.table)
+            and chosen.code in (None, dead_letter.code)
+            and chosen.position in (None, dead_letter.position)
+        )
+
+
+class Corrections:
+    """Carries out the requests of one pipeline. `ask` is for any thread, the rest for the run's."""
+
+    def __init__(self, name: str, delivery: Delivery, mode: Mode) -> None:
+        self._name = name
+        self._mode = mode
+        self._delivery = delivery
+        self._requests: deque[ReplayRequest] = deque()
+        self._placed: list[_Placed] = []
+        delivery.corrected = self._delivered
+
+    def ask(self, request: ReplayRequest) -> None:
+        """Queue a request; the next step of the run takes it."""
+        self._requests.append(request)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a request waits to be placed."""
+        return bool(self._requests)
+
+    def refuse(self, error: HeadraceError) -> None:
+        """Answer every request with an error: the run ends, or cannot carry them out."""
+        while self._requests:
+            self._requests.popleft().answer.set_exception(error)
+        placed, self._placed = self._placed, []
+        for request in {id(each.request): each.request for each in placed}.values():
+            if not request.answer.done():
+                request.answer.set_exception(error)
+
+    def place(self, members: Sequence[Member]) -> bool:
+        """Place the next request in the order of the log; False if there is none, or not now."""
+        if not self._requests:
+            return False
+        request = self._requests[0]
+        if not request.answer.running() and not request.answer.set_running_or_notify_cancel():
+            self._requests.popleft()
+            return True
+        try:
+            done = self._place(request, members)
+        except HeadraceError as error:
+            self._requests.popleft()
+            if not isinstance(error, CannotReplay):
+                request.answer.set_exception(error)
+                raise
+            request.answer.set_exception(error)
+            return True
+        if done:
+            self._requests.popleft()
+        return done
+
+    def _place(self, request: ReplayRequest, members: Sequence[Member]) -> bool:
+        """Make corrections of a request; False if one of its tables cannot take them yet."""
+        if self._mode != "baseline_then_changes":
+            raise CannotReplay(
+                f"A pipeline in mode {self._mode} cannot apply its dead letters",
+                pipeline=self._name,
+                remedy="In mode baseline, reload the table. In mode changes, use a pipeline in mode"
+                " baseline_then_changes.",
+            )
+        by_table: dict[str, list[DeadLetter]] = {}
+        for each in self._delivery.dead_letters.all():
+            by_table.setdefault(each.table, []).append(each)
+        groups = {
+            table: found
+            for table, letters in by_table.items()
+            if (found := _with_connected(letters, request.wanted))
+        }
+        if not groups:
+            raise CannotReplay(
+                "No such dead letter waits", pipeline=self._name, remedy="List them again."
+            )
+        if request.edits is not None:
+            _check_edit(groups, request)
+        plans: list[tuple[Member, list[DeadLetter], list[TableChanges]]] = []
+        for table, letters in groups.items():
+            member = next((each for each in members if each.table == table), None)
+            if member is None:
+                raise CannotReplay("The pipeline does not have the table", table=table)
+            if not self._may_take(member, letters):
+                return False
+            plans.append((member, letters, self._changes(member, letters, request)))
+        if request.dry_run:
+            outcomes: list[ReplayOutcome] = []
+            for member, letters, changes in plans:
+                outcomes += self._tried(member, letters, changes)
+            request.answer.set_result(tuple(outcomes))
+            return True
+        pending = len(plans)
+        outcomes = []
+
+        def settled(found: list[ReplayOutcome]) -> None:
+            nonlocal pending
+            pending -= 1
+            outcomes.extend(found)
+            if not pending and not request.answer.done():
+                request.answer.set_result(tuple(outcomes))
+
+        for member, letters, changes in plans:
+            kind: Literal["replay", "edit"] = "replay" if request.edits is None else "edit"
+            made = self._delivery.correct(kind, member, letters, changes, request.note)
+            self._placed.append(_Placed(made.number, made.first, letters, request, settled))
+        return True
+
+    def _may_take(self, member: Member, letters: Sequence[DeadLetter]) -> bool:
+        """
+        Whether a correction can stand where a table is now.
+
+        Not while the table is loaded again: some of the dead letters may be of the new rows. Not
+        if it is of a log that was lost, and has not been recorded again: it will be loaded. Not
+        between two attempts of a batch: the target may have it already, and some may be of it.
+        """
+        lineage = self._delivery.source_log.lineage
+        return (
+            member.state == TableState.LIVE
+            and lineage not in (None, "")
+            and member.lineage == lineage
+            and self._delivery.settled_at(member.reached)
+            and all(
+                letter.baseline is not None or letter.position <= in_log(member.reached)
+                for letter in letters
+            )
+            and self._at_a_commits_end(member)
+        )
+
+    def _at_a_commits_end(self, member: Member) -> bool:
+        """Whether a table has all changes of the commit that it has reached."""
+        reached = before_corrections(member.reached)
+        end = Position(reached.epoch, reached.commit, CHANGES_END)
+        log = self._delivery.source_log
+        return reached >= end or not log.changed_between(member.table, reached, end)
+
+    def _changes(
+        self, member: Member, letters: Sequence[DeadLetter], request: ReplayRequest
+    ) -> list[TableChanges]:
+        """Return the changes of dead letters, with edits, a table for each run of one schema."""
+        parts: list[TableChanges] = []
+        edited = []
+        for letter in letters:
+            assert letter.change is not None
+            edits = request.edits if request.wanted(letter) else None
+            edited.append(TableChanges(letter.change.schema, with_values(letter.change, edits)))
+        for schema, run in groupby(edited, key=lambda each: each.schema):
+            rows = pa.concat_tables([each.rows for each in run])
+            parts.append(TableChanges(schema, rows))
+        if len(parts) > MOST_PARTS:
+            raise CannotReplay("The dead letters have too many schemas", table=member.table)
+        needed = self._delivery.needs(member)
+        for part in parts:
+            unsent = {n for each in part.rows["_unsent"].drop_null().to_pylist() for n in each}
+            if lacking := unsent & needed:
+                names = [c.name for c in part.schema.columns if c.field in lacking]
+                raise CannotReplay(
+                    "The source did not send a value that the pipeline needs",
+                    table=member.table,
+                    columns=names,
+                    remedy="Give the value with an edit, or reload the table.",
+                )
+        return parts
+
+    def _tried(
+        self, member: Member, letters: list[DeadLetter], changes: list[TableChanges]
+    ) -> list[ReplayOutcome]:
+        """Compute changes without any effect, and return what would become of them."""
+        first, computed = self._delivery.try_changes(member, changes)
+        return _outcomes(first, letters, computed)
+
+    def _delivered(self, first: Position, computed: Mapping[str, ComputedRows]) -> None:
+        """Note the outcome of a correction that the target has now."""
+        for placed in [each for each in self._placed if each.first == first]:
+            self._placed.remove(placed)
+            table = placed.letters[0].table
+            placed.settled(_outcomes(first, placed.letters, computed.get(table)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A correction that was stored and not delivered yet."""
+
+    number: int
+    first: Position
+    letters: list[DeadLetter]
+    request: ReplayRequest
+    settled: Callable[[list[ReplayOutcome]], None]
+
+
+def _outcomes(
+    first: Position, letters: Sequence[DeadLetter], computed: ComputedRows | None
+) -> list[ReplayOutcome]:
+    new = {} if computed is None else {each.position: each for each in computed.dead_letters}
+    outcomes = []
+    for index, letter in enumerate(letters):
+        at = Position(first.epoch, first.commit, first.ordinal + index)
+        if (again := new.get(at)) is None:
+            outcomes.append(ReplayOutcome(letter, "applied", at))
+        else:
+            kind: OutcomeKind = "failed" if again.kind == "failed" else "waiting"
+            outcomes.append(ReplayOutcome(letter, kind, at, again.code, again.facts))
+    return outcomes
+
+
+def _with_connected(
+    letters: Sequence[DeadLetter], wanted: Callable[[DeadLetter], bool]
+) -> list[DeadLetter]:
+    """Return the chosen dead letters of a table and all that share keys with them, in order."""
+    chosen = [wanted(each) for each in letters]
+    keys = {key for each, mine in zip(letters, chosen, strict=True) if mine for key in each.keys}
+    grew = True
+    while grew:
+        grew = False
+        for index, each in enumerate(letters):
+            if not chosen[index] and not keys.isdisjoint(each.keys):
+                chosen[index] = grew = True
+                keys.update(each.keys)
+    return [each for each, mine in zip(letters, chosen, strict=True) if mine]
+
+
+def _check_edit(groups: Mapping[str, Sequence[DeadLetter]], request: ReplayRequest) -> None:
+    """Raise `CannotReplay` unless exactly one change with a row is edited, and not its key."""
+    found = [each for letters in groups.values() for each in letters if request.wanted(each)]
+    if len(found) != 1:
+        raise CannotReplay(
+            "Several dead letters match", found=len(found), remedy="Choose one to edit."
+        )
+    if found[0].after is None:
+        raise CannotReplay("The change has no row to edit", op=found[0].op)
+
+
+def _as_change(rows: pa.Table) -> pa.Table:
+    """Return a stored change; a row of a baseline is an insert."""
+    at = rows.schema.get_field_index("_op")
+    if rows.column(at)[0].as_py() is not None:
+        return rows
+    return rows.set_column(at, rows.schema.field(at), pa.array([int(Op.INSERT)], pa.int8()))
+
+
+def with_values(change: TableChanges, values: Mapping[str, object] | None) -> pa.Table:
+    """Return one change with other values in its row; raise `CannotReplay` for impossible ones."""
+    rows, schema = _as_change(change.rows), change.schema
+    if values is None:
+        return rows
+    for name in values:
+        if name not in schema.names:
+            raise CannotReplay("The table has no such column", table=schema.table, column=name)
+        if name in schema.key:
+            raise CannotReplay(
+                "A key column cannot be edited",
+                table=schema.table,
+                column=name,
+                remedy="Change the row at the source.",
+            )
+    image = rows.column("after").combine_chunks()
+    image = image.chunk(0) if isinstance(image, pa.ChunkedArray) else image
+    exact = dict(rows["_exact"][0].as_py() or ())
+    unsent = set(rows["_unsent"][0].as_py() or ())
+    children = []
+    for index, column in enumerate(schema.columns):
+        child = image.field(index)
+        if column.name in values:
+            child = _encoded(schema, column.name, values[column.name])
+            exact.pop(column.field, None)
+            unsent.discard(column.field)
+        children.append(child)
+    after = pa.StructArray.from_arrays(children, fields=list(schema.arrow))
+    columns: dict[str, pa.Array] = {
+        "after": after,
+        "_exact": pa.array([list(exact.items()) or None], schema.segment.field("_exact").type),
+        "_unsent": pa.array([sorted(unsent) or None], schema.segment.field("_unsent").type),
+    }
+    return pa.Table.from_arrays(
+        [columns.get(each.name, rows.column(each.name)) for each in schema.segment],
+        schema=schema.segment,
+    )
+
+
+def _encoded(schema: TableSchema, name: str, value: object) -> pa.Array:
+    """Return a value as an array of its column's type; raise `CannotReplay` if it does not fit."""
+    column = schema.column(name)
+    try:
+        array, unfit = column.type.to_arrow([value])
+    except (HeadraceError, pa.ArrowException, TypeError, ValueError, ArithmeticError):
+        unfit = [(0, "")]
+    if unfit:
+        raise CannotReplay(
+            "The value does not fit its column",
+            table=schema.table,
+            column=name,
+            type=str(column.type),
+        )
+    return array

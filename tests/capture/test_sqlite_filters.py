@@ -150,6 +150,7 @@ def test_a_current_library_filters_in_the_same_way(tmp_path: Path) -> None:
         "note collate unknown = 'a'",
         "cents > > 1",
         "1 = 1",
+        " or ".join(["cents > 1"] * 102),
         "",
         " ",
     ],
@@ -216,6 +217,23 @@ def test_all_readers_of_a_log_have_the_same_filter_until_it_is_removed(
     make(path, {"orders": "cents > 1"}).setup()
     app.execute("insert into orders values (1, 'paid', 2, '')")
     assert app.execute(f"select count(*) from {LOG} where op < 3").fetchone() == (1,)
+
+
+def test_a_filter_is_kept_while_a_table_without_triggers_has_a_reader(
+    path: Path, app: sqlite3.Connection
+) -> None:
+    app.execute("create table items (id integer primary key)")
+    where = OPEN | {"items": "id > 1"}
+    options: dict[str, Any] = {"log_table": LOG, "where": where}
+    Capture(path, ["orders", "items"], print, **options).setup()
+    app.execute("insert into orders values (1, 'open', 5, ''), (2, 'open', 100, '')")
+    app.execute("create table rebuilt as select * from orders")
+    app.execute("drop table orders")
+    app.execute("alter table rebuilt rename to orders")
+    Capture(path, ["items"], print, log_table=LOG).teardown()
+    options["where"] = OPEN
+    with running(path, ["orders"], "bootstrap_and_cdc", **options) as heard:
+        assert told(heard.count(2))[1:] == [("INSERT", None, 100)]
 
 
 def test_a_filter_is_kept_when_columns_are_altered(path: Path, app: sqlite3.Connection) -> None:

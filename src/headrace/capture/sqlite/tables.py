@@ -46,6 +46,9 @@ MOST_COLUMNS = 1996
 MOST_FILTERED = 998
 """Of a table with a filter: an update has to fit into one row of the log."""
 
+MOST_TERMS = 100
+"""Of a filter: SQLite limits how deep an expression may be, and the application can lower that."""
+
 KINDS = ("int64", "float64", "text", "bytes", "variant")
 """The types a column may have; SQLite stores no others."""
 
@@ -438,6 +441,8 @@ def check_filter(database: sqlite3.Connection, table: SourceTable, where: str) -
     depth = 0
     before = "("
     tokens = [token for token, _ in _tokens(where)]
+    if sum(token.upper() in ("AND", "OR", "NOT", "(") for token in tokens) > MOST_TERMS:
+        raise refused(f"has more than {MOST_TERMS} conditions")
     for token, after in zip(tokens, [*tokens, ""][1:], strict=True):
         depth += (token == "(") - (token == ")")
         quote = token[0]

@@ -693,7 +693,7 @@ def take_out(
         for name in every_table(names):
             database.execute(f"drop table if exists {name}")
     elif tables is not None:
-        for table in filters(database, names):
+        for table in set(tables).difference(kept):
             if not has_triggers(database, table, names):
                 _remove_filter(database, table, names)
 

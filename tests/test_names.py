@@ -49,8 +49,8 @@ INTERFACES = {
     "Filters, transforms, dead letters": """filter transform FieldEquals FieldPrefix FieldRegex
         DropFields RenameFields AddTimestamp deadletter""",
     "Services, clients, configuration, observation": """config service service/oam service/query
-        service/replication client/fanout snapshot/local snapshot/s3 snapshot/jsonl EngineObserver
-        NullObserver CompositeObserver metrics/prometheus metrics/otel""",
+        service/replication client/fanout snapshot/local snapshot/s3 snapshot/jsonl
+        metrics/prometheus metrics/otel""",
     "Command line": """status pipelines tables schema source ready version watch reload pause resume
         reset-source dead-letters replay --address --output --timeout --conf-dir --init-dir --set
         --health-port --log-level --drain-grace""",
@@ -65,7 +65,8 @@ INTERFACES = {
         PruneSnapshots RestoreSnapshot ListDeadLetters PurgeDeadLetters ReplayDeadLetters
         StartReplay GetReplayStatus StopReplay Lookup LookupAll GetRow ListRows CountRows Subscribe
         Sync FetchSnapshot GetReplicationStatus""",
-    "Events": """SourceConnected SourceDisconnected PipelineStateChanged BaselineStarted
+    "Events": """EngineObserver NullObserver CompositeObserver
+        SourceConnected SourceDisconnected PipelineStateChanged BaselineStarted
         BaselineRowLoaded BaselineCompleted ReBaselineTriggered ChangeReceived ChangeApplied
         ChangeError AckAdvanced BufferDepthChanged BufferPolicyTriggered SnapshotStarted
         SnapshotCompleted SnapshotFailed SnapshotRestoreStarted SnapshotRestoreCompleted
@@ -169,7 +170,7 @@ def test_a_command_or_a_key_of_ours_is_there() -> None:
         for _, _, here, _ in lines()
         if not here.startswith(("later:", "none:"))
         for name in OURS.findall(here)
-        if not name.startswith(("hr.", "headrace."))
+        if not name.startswith(("hr.", "headrace.", "headrace_"))  # metrics: test_monitoring
     ]
     assert len(ours) > 60
     missing = []

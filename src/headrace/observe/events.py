@@ -348,8 +348,8 @@ def _shown(value: object) -> object:
     """Return a field for a line of JSON."""
     if isinstance(value, HeadraceError):
         return value.code
-    if isinstance(value, TableSchema):
-        return list(value.names)
+    if (names := getattr(value, "names", None)) is not None:  # the columns of a table
+        return list(names)
     return value if value is None or isinstance(value, int | float) else str(value)
 
 

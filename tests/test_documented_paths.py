@@ -18,6 +18,7 @@ DOTTED = re.compile(r"(?<![\w./$:{-])headrace(?:\.[A-Za-z_]\w*)+(?![\w/-])")
 GROUPS = {
     "headrace.dead_letter_stores",
     "headrace.filters",
+    "headrace.observers",
     "headrace.sources",
     "headrace.targets",
     "headrace.transforms",
@@ -26,7 +27,6 @@ GROUPS = {
 
 NO_MODULES = {
     "headrace.secrets": "a group of entry points, too",
-    "headrace.observers": "a group of entry points, too",
     "headrace.conf": "a file",
     "headrace.conf.d": "a folder",
     "headrace.log": "a file",

@@ -24,12 +24,14 @@ from headrace.cli.status import (
     lag_text,
     live_view,
     rate_text,
+    remarks,
     status_view,
     time_text,
 )
 from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.observe.counters import OperationCounts
+from headrace.observe.events import NullObserver
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.info import BatchInfo
 from headrace.targets.memory import memory
@@ -149,6 +151,21 @@ def test_with_several_tables_verbose_status_also_has_those_of_the_pipeline() -> 
         ["shop", "orders", "1", "0", "0", "0", "0", "0", "0", "-"],
         ["shop", "customers", "1", "0", "0", "0", "0", "0", "0", "-"],
         ["shop", "(all)", "2", "0", "0", "0", "0", "3", "0", "-"],
+    ]
+
+
+def test_an_observer_that_missed_events_or_raised_is_named(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here.engine.observe(NullObserver(), "well")
+    (shown,) = lines_of(told(capsys, "status", "--json"))
+    assert [each["name"] for each in shown["observers"]] == ["well"]
+    assert list(remarks(shown)) == []
+    well = shown["observers"][0]
+    wrong = [{**well, "name": "slow", "dropped": 1_000}, {**well, "name": "bad", "errors": 2}]
+    assert [each.what for each in remarks({**shown, "observers": wrong})] == [
+        "observer slow missed 1,000 events, because it is too slow",
+        "observer bad raised 2 times; the log file has the first error",
     ]
 
 

@@ -85,6 +85,15 @@ def dispatcher() -> Iterator[Dispatcher]:
 
 
 @pytest.fixture
+def slow(dispatcher: Dispatcher) -> Iterator[Blocked]:
+    """An observer of the dispatcher that is released at the latest before this is stopped."""
+    made = Blocked()
+    dispatcher.observe(made, "slow")
+    yield made
+    made.released.set()
+
+
+@pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
     close = log_into(tmp_path)
     yield tmp_path / FILE
@@ -133,10 +142,8 @@ def test_events_of_several_threads_keep_the_order_of_each() -> None:
 
 
 def test_a_slow_observer_loses_events_and_learns_how_many_where_they_are_missing(
-    dispatcher: Dispatcher,
+    dispatcher: Dispatcher, slow: Blocked
 ) -> None:
-    slow = Blocked()
-    dispatcher.observe(slow, "slow")
     dispatcher.emit(event(0))
     assert slow.entered.wait(PATIENCE)
     for number in range(1, 9):  # the first is being handled, five wait, three are dropped
@@ -153,10 +160,8 @@ def test_a_slow_observer_loses_events_and_learns_how_many_where_they_are_missing
 
 
 def test_a_slow_observer_learns_of_dropped_events_although_nothing_else_happens(
-    dispatcher: Dispatcher,
+    dispatcher: Dispatcher, slow: Blocked
 ) -> None:
-    slow = Blocked()
-    dispatcher.observe(slow)
     dispatcher.emit(event(0))
     assert slow.entered.wait(PATIENCE)
     for number in range(1, 8):
@@ -166,17 +171,14 @@ def test_a_slow_observer_learns_of_dropped_events_although_nothing_else_happens(
 
 
 def test_an_observer_that_came_later_did_not_miss_what_was_dropped_before(
-    dispatcher: Dispatcher,
+    dispatcher: Dispatcher, slow: Blocked
 ) -> None:
-    slow = Blocked()
-    dispatcher.observe(slow)
     dispatcher.emit(event(0))
     assert slow.entered.wait(PATIENCE)
     for number in range(1, 8):
         dispatcher.emit(event(number))
     dispatcher.observe(NullObserver())
     assert [each.dropped for each in dispatcher.infos()] == [2, 0]
-    slow.released.set()
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])

@@ -49,8 +49,8 @@ INTERFACES = {
     "Filters, transforms, dead letters": """filter transform FieldEquals FieldPrefix FieldRegex
         DropFields RenameFields AddTimestamp deadletter""",
     "Services, clients, configuration, observation": """config service service/oam service/query
-        service/replication client/fanout snapshot/local snapshot/s3 snapshot/jsonl EngineObserver
-        NullObserver CompositeObserver metrics/prometheus metrics/otel""",
+        service/replication client/fanout snapshot/local snapshot/s3 snapshot/jsonl
+        metrics/prometheus metrics/otel /health/live /health/ready /health/startup""",
     "Command line": """status pipelines tables schema source ready version watch reload pause resume
         reset-source dead-letters replay --address --output --timeout --conf-dir --init-dir --set
         --health-port --log-level --drain-grace""",
@@ -65,21 +65,16 @@ INTERFACES = {
         PruneSnapshots RestoreSnapshot ListDeadLetters PurgeDeadLetters ReplayDeadLetters
         StartReplay GetReplayStatus StopReplay Lookup LookupAll GetRow ListRows CountRows Subscribe
         Sync FetchSnapshot GetReplicationStatus""",
-    "Events": """SourceConnected SourceDisconnected PipelineStateChanged BaselineStarted
-        BaselineRowLoaded BaselineCompleted ReBaselineTriggered ChangeReceived ChangeApplied
-        ChangeError AckAdvanced BufferDepthChanged BufferPolicyTriggered SnapshotStarted
-        SnapshotCompleted SnapshotFailed SnapshotRestoreStarted SnapshotRestoreCompleted
-        SchemaChange LagUpdated DeadLetterWritten RowExpired ValidationResult ClientConnected
-        ClientDisconnected ClientCaughtUp ClientBackpressure SnapshotCreated JournalPruned""",
-    "Metrics and health": """laredo_pipeline_state laredo_pipeline_buffer_depth
-        laredo_pipeline_buffer_capacity laredo_source_lag_bytes laredo_source_lag_seconds
-        laredo_baseline_rows_total laredo_validation_target_row_count laredo_changes_received_total
-        laredo_changes_applied_total laredo_change_errors_total laredo_dead_letters_total
-        laredo_rows_expired_total laredo_snapshots_total laredo_source_rebaseline_total
-        laredo_validation_runs_total laredo_baseline_rows_loaded_total
-        laredo_change_apply_duration_seconds laredo_baseline_duration_seconds
-        laredo_snapshot_duration_seconds snapshotter_epoch /health/live /health/ready
-        /health/startup""",
+    "Observer": """EngineObserver NullObserver CompositeObserver OnSourceConnected
+        OnSourceDisconnected
+        OnPipelineStateChanged OnBaselineStarted OnBaselineRowLoaded OnBaselineCompleted
+        OnReBaselineTriggered OnChangeReceived OnChangeApplied OnChangeError
+        OnAckAdvanced OnBufferDepthChanged OnBufferPolicyTriggered OnSnapshotStarted
+        OnSnapshotCompleted OnSnapshotFailed OnSnapshotRestoreStarted
+        OnSnapshotRestoreCompleted OnSchemaChange OnLagUpdated OnDeadLetterWritten
+        OnRowExpired OnValidationResult OnFanOutClientConnected
+        OnFanOutClientDisconnected OnFanOutClientCaughtUp OnFanOutBackpressure
+        OnFanOutSnapshotCreated OnFanOutJournalPruned""",
     "Managing streams": """Replicator Kind UpsertStream DeleteStream ListStreams GetStatus Pause
         Resume Replay Checkpoint Endpoint Stream StreamStatus Checkpoint.LSN Checkpoint.Wall
         Endpoint.Kind Endpoint.Region Endpoint.URI Endpoint.AuthRef Stream.Name Stream.Source

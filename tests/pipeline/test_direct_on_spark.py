@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from headrace.changelog.schema import CAPTURED
+from headrace.changelog.segment import segment_bytes
 from headrace.errors import EvaluationTimeout, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline import runner as runner_module
 from headrace.pipeline.definition import DeadLetters
 from headrace.pipeline.result import Failure, same_results
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.steps import derive, frame, function, where
+from headrace.pipeline.steps import derive, frame, function, timestamp, where
 from headrace.spark_session import direct as direct_module
 from headrace.spark_session.direct import DirectPlans
 from tests.pipeline.both_ways import Outcome, play
@@ -58,6 +63,25 @@ def test_random_batches_give_the_same_rows_and_failures_both_ways(
     assert outcome.batches == 8 * ROUNDS
     assert outcome.by_job == 0
     assert outcome.rows > 0
+
+
+@pytest.mark.meets("TRF-03", "R23g")
+def test_the_time_of_capture_is_the_same_both_ways_also_of_segments_without_it(
+    spark: Spark, tmp_path: Path
+) -> None:
+    seen = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    parts, facts = batch(tmp_path, ORDERS, [insert(1, order(1))], [insert(2, order(2))])
+    first = Path(parts[0].paths[0])
+    rows = pq.read_table(first)
+    first.write_bytes(segment_bytes(rows.append_column(CAPTURED, pa.array([seen]))))
+    found = []
+    for way in ("direct", "job"):
+        what = pipeline(transforms=[timestamp("seen", of="capture")])
+        prepared = SparkRunner(spark, small_batches=way).prepare(what, TRAITS)
+        result = prepared.rows(parts, facts)
+        assert result.direct == (way == "direct")
+        found.append(result.rows.column("seen").to_pylist())
+    assert found == [[seen, datetime(1970, 1, 1, 0, 0, 0, 2, UTC)]] * 2
 
 
 @pytest.mark.meets("S2", "S14")

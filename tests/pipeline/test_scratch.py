@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.changelog.schema import CAPTURED
+from headrace.changelog.segment import segment_bytes
 from headrace.errors import JobFailed, StorageError
-from headrace.pipeline.failed_rows import Scratch, Workspace, references_in
+from headrace.pipeline.failed_rows import Scratch, Workspace, references_in, rows_in
 from headrace.storage import s3
 from headrace.storage.objects import Refused
 from headrace.storage.simulation import SimulatedBucket
@@ -46,6 +48,16 @@ def test_only_segments_that_hold_such_rows_are_copied(tmp_path: Path) -> None:
         assert copies.only([first, second], {(9, 9)}) == []
         assert copies.without([first], set()) == [first]
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_segments_with_and_without_the_time_of_capture_are_read_together(tmp_path: Path) -> None:
+    first, second = segments(tmp_path, [(1, 0)], [(2, 0)])
+    now = pa.array([12], CAPTURED.type)
+    Path(first).write_bytes(segment_bytes(pq.read_table(first).append_column(CAPTURED, now)))
+    rows = rows_in([first, second])
+    assert rows["_commit"].to_pylist() == [1, 2]
+    assert rows[CAPTURED.name].cast(pa.int64()).to_pylist() == [12, None]
+    assert rows_in([second])[CAPTURED.name].null_count == 1
 
 
 places = st.tuples(st.sampled_from([0, 1, 2, 2**62, LAST[0]]), st.sampled_from([0, 1, LAST[1]]))

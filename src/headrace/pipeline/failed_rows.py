@@ -36,6 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.changelog.schema import CAPTURED
 from headrace.changelog.segment import segment_bytes
 from headrace.errors import (
     HeadraceError,
@@ -437,11 +438,19 @@ class SegmentCopies:
 
 def rows_in(paths: Sequence[str], without: Collection[RowReference] = ()) -> pa.Table:
     """Return the rows of these segments, which have one schema, without those referenced."""
-    rows = pa.concat_tables([_read(path) for path in paths]).combine_chunks()
+    rows = pa.concat_tables([_whole(path) for path in paths]).combine_chunks()
     if not without:
         return rows
     commits, ordinals = (rows.column(name).to_numpy().astype(np.int64) for name in _POSITION)
     return rows.filter(pa.array(~_among((commits, ordinals), without)))
+
+
+def _whole(path: str) -> pa.Table:
+    """Return a segment with the time of capture, which those of a copy or of before do not have."""
+    rows = _read(path)
+    if CAPTURED.name in rows.column_names:
+        return rows
+    return rows.append_column(CAPTURED, pa.nulls(rows.num_rows, CAPTURED.type))
 
 
 def references_in(paths: Sequence[str]) -> list[RowReference]:

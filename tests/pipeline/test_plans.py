@@ -35,6 +35,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             sparks.append(spark)
             self.output = object()
 
+        def cancel(self) -> None: ...
+
+        def close(self) -> None: ...
+
     monkeypatch.setattr(module, "PipelinePlan", Plan)
     return sparks
 
@@ -137,6 +141,8 @@ def test_a_function_of_frames_that_fails_on_a_new_spark_used_something_of_the_ol
             if spark is second:
                 raise BadFrame("Transform 1, frame: the function raised")
             self.output = object()
+
+        def close(self) -> None: ...
 
     monkeypatch.setattr(module, "PipelinePlan", Plan)
     runner = SparkRunner(first, renew=lambda: second)

@@ -292,7 +292,7 @@ def test_the_picture_shows_keys_and_restarts() -> None:
 
 def test_the_address_of_sparks_pages_is_shown_whole() -> None:
     shown = {**RUNNING, "spark": {**RUNNING["spark"], "ui": "http://127.0.0.1:40401"}}
-    assert "http://127.0.0.1:40401, " in "\n".join(drawn(shown, 60, 24))
+    assert "http://127.0.0.1:40401, 290 direct" in "\n".join(drawn(shown, 60, 24))
 
 
 def test_every_size_of_terminal_down_to_tiny_gets_a_picture() -> None:

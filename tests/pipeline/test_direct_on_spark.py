@@ -16,6 +16,7 @@ from headrace.changelog.segment import segment_bytes
 from headrace.errors import EvaluationTimeout, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline import runner as runner_module
 from headrace.pipeline.definition import DeadLetters
+from headrace.pipeline.plan.types import segment_schema
 from headrace.pipeline.result import Failure, same_results
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, frame, function, timestamp, where
@@ -166,6 +167,16 @@ def test_what_is_more_than_filters_and_projections_needs_a_job(
         result = ready(spark, what).rows(parts, facts)
         assert not result.direct
         assert result.rows.num_rows == 1
+
+
+@pytest.mark.meets("S7")
+def test_sessions_in_one_jvm_compute_in_turn(spark: Spark, tmp_path: Path) -> None:
+    other = DirectPlans(spark.session, spark.small)
+    parts, facts = batch(tmp_path, ORDERS, CHANGES[:1])
+    schema = segment_schema(ORDERS, ORDERS.names, None)
+    for _ in range(2):
+        assert ready(spark, pipeline()).rows(parts, facts).direct
+        assert other.evaluator(other.source(schema), schema) is not None
 
 
 @pytest.mark.meets("S14")

@@ -192,7 +192,7 @@ def test_a_missing_or_damaged_segment_is_never_blamed_on_a_row(
     spark: Spark, tmp_path: Path
 ) -> None:
     what = pipeline()
-    prepared = ready(spark, what)
+    prepared = ready(spark, what, small_batches="job")
     parts, facts = batch(tmp_path, ORDERS, [insert(1, {"id": 1})])
     missing = SegmentGroup(ORDERS, (str(tmp_path / "missing.parquet"),))
     with pytest.raises(JobFailed) as caught:

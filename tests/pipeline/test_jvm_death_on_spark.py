@@ -25,13 +25,17 @@ ROOT = Path(__file__).parents[2]
 DIES_THREE_TIMES = """
 import os, signal, sys, threading, time
 from pathlib import Path
+import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
 from headrace.errors import HeadraceError, SparkGone
 from headrace.spark_session import jvm
 from headrace.spark_session.errors import running
 from headrace.spark_session.session import start_session
 
 data = sys.argv[1]
+NUMBERS = StructType([StructField("n", IntegerType())])
+ENDLESS = "(b, y) -> b + aggregate(sequence(1, n), 0L, (a, x) -> a + x)"
 
 def asleep(batches):
     for batch in batches:
@@ -49,19 +53,27 @@ def killed():
     os.kill(jvm.running.machine.process.pid, signal.SIGKILL)
 
 def killed_under_way():
-    "Dies while threads wait for jobs, each in another call."
-    found = []
+    "Dies while threads wait for jobs, each in another call, and one for a direct batch."
+    found, begun = [], threading.Event()
+    def evaluated():
+        frame = spark.direct.source(NUMBERS).selectExpr(f"aggregate(sequence(1, n), 0L, {ENDLESS})")
+        evaluator = spark.direct.evaluator(frame, NUMBERS)
+        begun.set()
+        evaluator.evaluate(pa.table({"n": pa.array([1_000_000], pa.int32())}))
     def tagged():
         with spark.tagged("t"):
             spark.collect(spark.small.range(4).mapInArrow(asleep, "id long"))
     def counted():
         spark.bulk.range(4).mapInArrow(asleep, "id long").count()
-    works = [tagged, counted, tagged]
-    threads = [threading.Thread(target=lambda: found.append(error_of(work))) for work in works]
+    works = [tagged, counted, tagged, evaluated]
+    def caught(work):
+        found.append(error_of(work))
+    threads = [threading.Thread(target=caught, args=[work]) for work in works]
     for thread in threads:
         thread.start()
+    begun.wait()
     tracker = spark.session.sparkContext._jsc.sc().statusTracker()
-    while len(tracker.getActiveJobIds()) < len(works):
+    while len(tracker.getActiveJobIds()) < len(works) - 1:
         time.sleep(0.02)
     killed()
     for thread in threads:

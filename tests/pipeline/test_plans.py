@@ -35,6 +35,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             sparks.append(spark)
             self.output = object()
 
+        def cancel(self) -> None: ...
+
         def close(self) -> None: ...
 
     monkeypatch.setattr(module, "PipelinePlan", Plan)

@@ -266,7 +266,7 @@ def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: P
         folder.mkdir()
         context._jsc.sc().listenerBus().waitUntilEmpty()
         before = spark.info()
-        run(SparkRunner(spark), what, folder, ORDERS, [insert(1, row)])
+        run(SparkRunner(spark, small_batches="job"), what, folder, ORDERS, [insert(1, row)])
         context._jsc.sc().listenerBus().waitUntilEmpty()
         after = spark.info()
         return after.jobs - before.jobs, after.tasks - before.tasks
@@ -290,7 +290,7 @@ def test_a_row_that_fails_leaves_no_value_in_sparks_logs(spark: Spark, tmp_path:
     changes = [insert(1, {"id": 1, "status": "planted-secret", "qty": 1, "price": Decimal(1)})]
     with pytest.raises(RowFailed):
         what = pipeline(transforms=[derive(x="cast(status as int)")], on_error="stop")
-        run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
+        run(SparkRunner(spark, small_batches="job"), what, tmp_path, ORDERS, changes)
     for log in jvm.running.machine.output.parent.iterdir():
         assert b"planted-secret" not in log.read_bytes()
 

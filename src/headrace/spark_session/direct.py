@@ -28,6 +28,7 @@ if that fails, all batches are computed by jobs.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import struct
 import tempfile
@@ -39,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.errors import EvaluationTimeout, JobCancelled
@@ -61,7 +62,8 @@ _ANSWER_SECONDS = 5.0
 
 _CONNECT_SECONDS = 30.0
 _SOURCE = Path(__file__).with_name("DirectEvaluator.java")
-_CLASS = "headrace.direct.DirectEvaluator"
+_CLASS = "DirectEvaluator"
+_PACKAGE = "package headrace.direct;"
 _REQUEST = struct.Struct(">i")
 _ANSWER = struct.Struct(">iii")
 _COMPUTED = 0
@@ -290,7 +292,8 @@ class DirectPlans:
         try:
             with quietly():
                 return self._made(frame, schema)
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JError) as error:
+            # If the JVM is gone, the job that comes instead says so.
             _log.failed("a plan is computed by jobs", error)
             return None
 
@@ -310,8 +313,13 @@ class DirectPlans:
         jvm = self._jvm
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(_SOURCE.read_text())
-        return compiler.getClassLoader().loadClass(_CLASS)
+        # A package of its own: py4j keeps the methods of classes by name, and in a JVM with several
+        # sessions would call those of another compilation.
+        package = f"headrace.direct_{secrets.token_hex(8)}"
+        text = _SOURCE.read_text()
+        assert _PACKAGE in text
+        compiler.cook(text.replace(_PACKAGE, f"package {package};"))
+        return compiler.getClassLoader().loadClass(f"{package}.{_CLASS}")
 
     def _check(self) -> None:
         """Compute a few rows whose result is known; raise if that is not what comes back."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture import process, recorder
-from headrace.capture.sqlite import triggers
+from headrace.capture.sqlite import capture_log
 from headrace.runtime import model
 from headrace.storage.objects import Objects
 from tests.control.stepping import Stepping
@@ -23,7 +23,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "LATE_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(model, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(triggers, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(capture_log, "REST_SECONDS", 0.05)
     monkeypatch.setattr(Objects, "pace", 0.01)
 
 

@@ -118,6 +118,11 @@ def test_a_number_of_attempts_below_one_is_refused(attempts: int) -> None:
         Retries(attempts)
 
 
+def test_a_first_pause_that_is_longer_than_the_longest_is_refused() -> None:
+    with pytest.raises(WrongValue, match="must not be longer"):
+        Retries(None, 2.0, 1.0)
+
+
 @pytest.mark.meets("TYP-13", "ACC-14")
 def test_a_source_has_its_own_retries_and_a_resume_of_it_leads_back(market: Market) -> None:
     engine = market_engine(
@@ -517,6 +522,8 @@ def test_a_configuration_has_the_policies_of_a_pipeline() -> None:
         ),
         ({}, {"reconnect": {"pause": "1s"}}, "reconnect.pause is not a known key"),
         ({}, {"reconnect": {"first_pause": "0s"}}, "first_pause must be at least 10ms"),
+        ({"retry": {"longest_pause": "1s"}}, {}, "first_pause must not be longer than"),
+        ({}, {"reconnect": {"first_pause": "31s"}}, "first_pause must not be longer than"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_an_error_of_the_configuration(

@@ -130,6 +130,9 @@ class Retries(msgspec.Struct, frozen=True):
         for pause in (self.first_pause, self.longest_pause):
             if pause is not None and pause < SHORTEST_PAUSE_SECONDS:
                 raise WrongValue("A pause must be at least 10 ms: it limits the load", given=pause)
+        first, longest = self.first_pause, self.longest_pause
+        if first is not None and longest is not None and first > longest:
+            raise WrongValue("first_pause must not be longer than longest_pause", given=first)
 
     def exhausted(self, attempts: int) -> bool:
         """Whether this number of failures in a row is the limit."""

@@ -186,6 +186,7 @@ def configured(tree: Node) -> EngineConfig:
         _check_references(values, problems)
         _check_storage(values["log"], problems)
         _check_lag_limits(values["pipelines"] or {}, problems)
+        _check_pauses(values, problems)
     warnings = _inline_secrets(values, problems) + _idle_sources(values)
     problems.raise_all()
     spark = values["spark"]
@@ -250,6 +251,25 @@ def _check_storage(log: Values, problems: Problems) -> None:
             bucket_of(log["storage"])
     except WrongValue as error:
         problems.found.append(located(error, log.location_of("storage")))
+
+
+def _check_pauses(values: Values, problems: Problems) -> None:
+    sources = [chosen.values.get("reconnect") for chosen in (values["sources"] or {}).values()]
+    pipelines = [each.get("retry") for each in (values["pipelines"] or {}).values()]
+    for for_all, parts in ((values["reconnect"], sources), (values["retry"], pipelines)):
+        for own in (for_all, *(part for part in parts if part is not None)):
+            first, longest = (
+                own[key] if key in own.locations else for_all.get(key)
+                for key in ("first_pause", "longest_pause")
+            )
+            if first is not None and longest is not None and first > longest:
+                problems.add(
+                    WrongValue,
+                    own.location_of("first_pause"),
+                    key_path(own.at, "first_pause"),
+                    f"must not be longer than longest_pause, which is {longest:g} s",
+                    remedy="Change one of the two.",
+                )
 
 
 def _check_lag_limits(pipelines: Mapping[str, Values], problems: Problems) -> None:

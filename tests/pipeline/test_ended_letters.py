@@ -330,7 +330,7 @@ def test_many_files_become_one_that_says_the_same(files: Files) -> None:
 
 @pytest.mark.meets("R30", "S6")
 @pytest.mark.parametrize("kind", sorted(FITTING))
-@examples(5)
+@examples(3)
 @given(data=st.data())
 def test_a_value_of_every_type_is_the_same_after_a_merge(kind: str, data: st.DataObject) -> None:
     schema = table(("id", kind), ("v.w", kind))
@@ -506,10 +506,10 @@ def check(files: Files, promised: dict[int, str | None]) -> None:
 @pytest.mark.parametrize("fate", ["cut", "kill"])
 def test_no_power_cut_or_kill_at_any_step_of_a_merge_loses_a_letter(fate: str) -> None:
     steps = steps_of(lambda disk: write(merging(files_on(disk)), {}), STEPS)
-    walked = thinned(range(len(steps)), every=3)
+    walked = thinned(range(len(steps)), every=5)
     assert_every_kind(steps, walked)
     for step in walked:
-        for seed in range(3):
+        for seed in range(2):
             disk = SimulatedDisk(counting(step, cut, STEPS))
             files = files_on(disk)
             promised: dict[int, str | None] = {}
@@ -528,7 +528,7 @@ def test_no_power_cut_or_kill_at_any_step_of_a_merge_loses_a_letter(fate: str) -
 @pytest.mark.meets("R30", "R31")
 def test_an_engine_that_takes_over_at_any_step_of_a_merge_loses_nothing() -> None:
     steps = steps_of(lambda disk: write(merging(files_on(disk)), {}), STEPS)
-    for step in thinned(range(len(steps)), every=3):
+    for step in thinned(range(len(steps)), every=7):
         disk = SimulatedDisk()
         files = files_on(disk)
         promised: dict[int, str | None] = {}

@@ -157,6 +157,21 @@ def test_a_resolved_letter_that_comes_again_counts_again(files: Files) -> None:
         assert each.purged_keys() == {}, "the row is not given up, it waits"
 
 
+@pytest.mark.meets("R30")
+def test_a_change_parked_by_a_batch_that_a_purge_did_not_know_of_holds_its_row(
+    files: Files,
+) -> None:
+    # The batch was computed while the key was held, and stores its letters after the purge.
+    letters = opened(files)
+    letters.add([inserted(1, 1)])
+    letters.purge(Selection())
+    assert letters.add([inserted(1, 2, kind="behind"), inserted(2, 1, kind="behind")]) == 2
+    for each in (letters, opened(files)):
+        assert each.count == 2
+        assert each.held("orders")[key(1)] == at(2)
+    assert letters.purge(Selection(position=at(2))) == (Purged("orders", 1, 1),)
+
+
 def test_a_letter_that_is_not_known_is_not_resolved(files: Files) -> None:
     letters = opened(files)
     letters.add([inserted(1, 1)])

@@ -278,7 +278,7 @@ def test_every_metric_of_laredo_is_among_the_names_with_ours_or_a_reason() -> No
     section = text(NAMES).split("\n## Metrics and health\n")[1].split("\n## ")[0]
     rows = {
         name: here
-        for there, here in re.findall(r"^\| (`laredo_.+`) \| (.+) \|$", section, re.M)
+        for there, here in re.findall(r"^\| (`laredo_[^|]+) \| ([^|]+) \|", section, re.M)
         for name in re.findall(r"`(\w+)`", there)
     }
     assert sorted(rows) == sorted(f"laredo_{name}" for name in OF_LAREDO.split())

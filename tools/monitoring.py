@@ -136,7 +136,12 @@ PANELS: dict[str, Sequence[Panel]] = {
         Panel(
             "Changes delivered",
             "Changes per second.",
-            [(f"rate(headrace_pipeline_changes_total{{{P}}}[5m])", "{{pipeline}}")],
+            [
+                (
+                    f"sum by (pipeline, action) (rate(headrace_pipeline_changes_total{{{P}}}[5m]))",
+                    "{{pipeline}} {{action}}",
+                )
+            ],
             "cps",
         ),
         Panel(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,14 @@ from headrace.engine.engine import Engine
 from headrace.engine.health import CHECKS, PIPELINE_STATES, SOURCE_STATES
 from headrace.engine.metrics import CATALOGUE, COMPAT_CATALOGUE
 from headrace.errors import NoKey, SourceUnreachable, TargetError
+from headrace.observe.events import Event
 from headrace.observe.metrics import MetricKind, instrument_name, prometheus_text
 from headrace.pipeline.definition import DeadLetters
 from headrace.runtime import spark as spark_module
 from headrace.runtime.model import TableState
 from headrace.runtime.spark import SparkWatchdog
 from headrace.targets.memory import memory
-from headrace.testing.target import ScriptedTarget
+from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.promtext import Family, families
 from tests.support.shop import PATIENCE, Market, await_seen
@@ -73,6 +75,13 @@ class Scrape:
 AT = {"pipeline": "orders", "source": "shop"}
 
 
+def changes(scrape: Scrape) -> dict[str, float | None]:
+    """Return the changes that were delivered, by action."""
+    of = {"table": "orders", **AT}
+    actions = ("insert", "update", "delete", "truncate")
+    return {action: scrape("pipeline_changes_total", action=action, **of) for action in actions}
+
+
 @pytest.mark.meets("ACC-15")
 def test_the_work_of_a_pipeline_is_counted(market: Market) -> None:
     runner = ArrowRunner(fails=lambda pipeline, row: "bad" if row["id"] == 12 else None)
@@ -81,23 +90,46 @@ def test_the_work_of_a_pipeline_is_counted(market: Market) -> None:
         assert engine.await_ready(PATIENCE)
         before = Scrape(engine)
         assert before("pipeline_rows", table="orders", **AT) == 10
-        assert before("pipeline_baseline_rows_total", **AT) == 10
+        assert before("pipeline_baseline_rows_total", table="orders", **AT) == 10
         assert before.count("pipeline_baseline_duration_seconds", **AT) == 1
-        assert before("pipeline_changes_total", **AT) == 0
+        assert changes(before) == {"insert": 0, "update": 0, "delete": 0, "truncate": 0}
         market.put("orders", 11)
         market.put("orders", 12)
+        market.put("orders", 1, version=1)
+        market.source.emit_delete("orders", 2)
         assert await_seen(lambda: Scrape(engine)("pipeline_dead_letters", **AT) == 1)
-        assert await_seen(lambda: Scrape(engine)("pipeline_changes_total", **AT) == 2)
+        counted = {"insert": 2, "update": 1, "delete": 1, "truncate": 0}
+        assert await_seen(lambda: changes(Scrape(engine)) == counted)
         after = Scrape(engine)
+        assert after("pipeline_dead_letters_stored_total", **AT) == 1
+        assert (after("pipeline_last_change_timestamp_seconds", **AT) or 0) > 0
         batches = after("pipeline_batches_total", **AT)
         assert batches
         assert after.count("pipeline_batch_duration_seconds", **AT) == batches
         assert after.count("pipeline_change_latency_seconds", **AT) == batches
-        assert after("pipeline_rows", table="orders", **AT) == 11
-        assert after("source_changes_total", source="shop") == 2
+        assert after("pipeline_rows", table="orders", **AT) == 10
+        assert after("source_changes_total", source="shop") == 4
         assert after("source_flushes_total", source="shop") == engine.source_info("shop").flushes
         assert after("source_end_commit", source="shop") == market.source.position.commit
         assert after("log_bytes", source="shop")
+
+
+def inserted(engine: Engine) -> bool:
+    return changes(Scrape(engine))["insert"] == 1
+
+
+def test_counters_begin_at_0_with_each_start_and_what_was_counted_before_is_kept(
+    tmp_path: Path,
+) -> None:
+    """If a counter went back by a little after a crash, its rate would be that of all it has."""
+    market, disk = Market(tmp_path), TargetDisk()
+    for number in (11, 12):
+        with market.engine(market.pipeline(ScriptedTarget(disk), name="orders")) as engine:
+            assert engine.await_ready(PATIENCE)
+            assert changes(Scrape(engine))["insert"] == 0
+            market.put("orders", number)
+            assert await_seen(partial(inserted, engine))
+            assert engine.pipeline_info("orders").counts.inserts == number - 10
 
 
 def test_failed_attempts_are_counted_and_an_error_is_gone_with_its_cause(market: Market) -> None:
@@ -165,6 +197,7 @@ def test_labels_are_names_of_the_configuration_and_words_of_fixed_sets(market: M
             "table": {"orders"},
             "state": {*PIPELINE_STATES, *SOURCE_STATES, *map(str, TableState)},
             "check": set(CHECKS),
+            "action": {"insert", "update", "delete", "truncate"},
         }
         text = prometheus_text(engine.metrics(compat=True))
         allowed["pipeline_id"], allowed["source_id"] = allowed["pipeline"], allowed["source"]
@@ -248,8 +281,13 @@ LAREDO = """
     laredo_baseline_rows_total laredo_baseline_rows_loaded_total laredo_baseline_duration_seconds
     laredo_change_apply_duration_seconds laredo_change_errors_total laredo_dead_letters_total
     laredo_pipeline_row_count laredo_pipeline_errors_total laredo_pipeline_dead_letters_total
-    laredo_source_connected
+    laredo_source_connected laredo_changes_received_total laredo_changes_applied_total
+    laredo_pipeline_inserts_total laredo_pipeline_updates_total laredo_pipeline_deletes_total
+    laredo_pipeline_truncates_total
 """
+
+
+OTHERS = ("table", "state", "check", "action", "observer", "version")
 
 
 def test_every_metric_keeps_the_rules_of_prometheus() -> None:
@@ -260,7 +298,7 @@ def test_every_metric_keeps_the_rules_of_prometheus() -> None:
         assert metric.name.endswith("_total") == (metric.kind == MetricKind.COUNTER), metric.name
         unit = metric.name.removesuffix("_total").rpartition("_")[2]
         assert metric.unit == (unit if unit in ("seconds", "bytes") else ""), metric.name
-        assert set(metric.labels) <= {"pipeline", "source", "table", "state", "check", "version"}
+        assert set(metric.labels) <= {"pipeline", "source", *OTHERS}
         assert metric.help.endswith("."), metric.name
     instruments = [instrument_name(name) for name in names]
     assert len(set(instruments)) == len(instruments)
@@ -282,10 +320,36 @@ def test_laredos_names_have_the_same_values_with_its_labels(market: Market) -> N
         assert found.of("laredo_baseline_rows_loaded_total", pipeline="orders") == 20
         assert found.of("laredo_source_connected", source_id="shop") == 1
         assert "laredo_pipeline_state" not in Scrape(engine).families
+        two.put("items", 11)
+        two.put("orders", 12)
+
+        def both(name: str, **labels: str) -> bool:
+            return Scrape(engine, compat=True).of(name, **labels) == 2
+
+        assert await_seen(lambda: both("laredo_pipeline_inserts_total", pipeline_id="orders"))
+        assert both("laredo_changes_applied_total", pipeline="orders", action="insert")
+        found = Scrape(engine, compat=True)
+        assert found.of("laredo_pipeline_updates_total", pipeline_id="orders") == 0
         engine.pause("orders")
         assert await_seen(
             lambda: Scrape(engine, compat=True).of("laredo_pipeline_state", pipeline="orders") == 3
         )
+
+
+def test_events_of_observers_are_counted_by_their_name(market: Market) -> None:
+    class Refusing:
+        def on_event(self, event: Event) -> None:
+            raise ValueError("no")
+
+    with market.engine(market.pipeline(memory(), name="orders")) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.observe(Refusing(), "mine")
+        engine.pause()
+        assert await_seen(
+            lambda: (Scrape(engine)("observer_errors_total", observer="mine") or 0) > 0
+        )
+        found = Scrape(engine)
+        assert found("observer_events_dropped_total", observer="mine") == 0
 
 
 @pytest.mark.meets("ACC-15")

@@ -1,10 +1,10 @@
 """
 The metrics of an engine: the list of all of them, and how each is computed from the status.
 
-Labels are names from the configuration (`pipeline`, `source`, `table`) and words of fixed sets
-(`state`, `check`, `action`), so their number is bounded. Positions, keys and the texts of errors
-are never labels. A value that is not known has no sample: a lag that cannot be measured is absent,
-not 0.
+Labels are names from the configuration (`pipeline`, `source`, `table`, `observer`) and words of
+fixed sets (`state`, `check`, `action`), so their number is bounded. Positions, keys and the texts
+of errors are never labels. A value that is not known has no sample: a lag that cannot be measured
+is absent, not 0.
 
 `compat_metrics` computes the names that Laredo's dashboards and alerts use from the same samples.
 Some of those are gauges named as counters; they are given as their readers expect them, and ours
@@ -41,6 +41,7 @@ from headrace.runtime.retention import LogRetention
 
 if TYPE_CHECKING:
     from headrace.engine.state import EngineState
+    from headrace.observe.dispatch import ObserverInfo
     from headrace.runtime.info import PipelineInfo, SourceInfo
 
 COLLECT_SECONDS = 0.9
@@ -83,6 +84,7 @@ class EngineLook:
     spark_restarts: int = 0
     pipelines: Sequence[PipelineLook] = ()
     sources: Sequence[SourceLook] = ()
+    observers: Sequence[ObserverInfo] = ()
 
 
 Values = Iterable[tuple[tuple[str, ...], float | Distribution | None]]
@@ -111,6 +113,16 @@ def _each_pipeline(
 
 def _each_source(read: Callable[[SourceLook], float | None]) -> Callable[[EngineLook], Values]:
     return lambda look: [((source.info.name,), read(source)) for source in look.sources]
+
+
+def _each_observer(read: Callable[[ObserverInfo], float]) -> Callable[[EngineLook], Values]:
+    def values(look: EngineLook) -> Values:
+        sums: Counter[str] = Counter()
+        for each in look.observers:  # several may have one name
+            sums[each.name] += int(read(each))
+        return [((name,), count) for name, count in sums.items()]
+
+    return values
 
 
 def _gauge(
@@ -171,6 +183,30 @@ def _rows(look: EngineLook) -> Values:
     for each in look.pipelines:
         for table in each.info.tables:
             yield (each.info.name, each.info.source, table.table), table.rows
+
+
+_ACTIONS = {
+    "insert": "inserts",
+    "update": "updates",
+    "delete": "deletes",
+    "truncate": "truncates",
+}
+"""The operations of changes, and the field that counts each."""
+
+
+def _changes(look: EngineLook) -> Values:
+    for each in look.pipelines:
+        for table in each.info.tables:
+            for action, counted in _ACTIONS.items():
+                labels = (each.info.name, each.info.source, table.table, action)
+                yield labels, getattr(table.run_counts, counted)
+
+
+def _baseline_rows(look: EngineLook) -> Values:
+    for each in look.pipelines:
+        for table in each.info.tables:
+            labels = (each.info.name, each.info.source, table.table)
+            yield labels, table.run_counts.baseline_rows
 
 
 def _table_states(look: EngineLook) -> Values:
@@ -237,6 +273,24 @@ _DEFINITIONS = (
         (),
         _one(lambda e: e.spark_restarts if e.uses_spark else None),
     ),
+    _counter(
+        "observer_events_total",
+        "Events that an observer got.",
+        ("observer",),
+        _each_observer(lambda o: o.delivered),
+    ),
+    _counter(
+        "observer_events_dropped_total",
+        "Events that an observer did not get, because observers were too slow.",
+        ("observer",),
+        _each_observer(lambda o: o.dropped),
+    ),
+    _counter(
+        "observer_errors_total",
+        "How often an observer raised.",
+        ("observer",),
+        _each_observer(lambda o: o.errors),
+    ),
     # -- pipelines --
     _gauge(
         "pipeline_state",
@@ -283,9 +337,9 @@ _DEFINITIONS = (
     ),
     _counter(
         "pipeline_changes_total",
-        "Changes taken from the log.",
-        _PIPELINE,
-        _each_pipeline(lambda p: p.info.changes),
+        "Changes delivered to the target, as they are in the log: before filters.",
+        (*_PIPELINE, "table", "action"),
+        _changes,
     ),
     _counter(
         "pipeline_batches_total",
@@ -311,6 +365,19 @@ _DEFINITIONS = (
         _PIPELINE,
         _each_pipeline(lambda p: p.info.dead_letters),
     ),
+    _counter(
+        "pipeline_dead_letters_stored_total",
+        "Dead letters that were stored, also those that are superseded now.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.run_counts.dead_letters),
+    ),
+    _gauge(
+        "pipeline_last_change_timestamp_seconds",
+        "When changes were last applied, in seconds since 1970.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.last_change),
+        "seconds",
+    ),
     _gauge(
         "pipeline_batch_running_seconds",
         "For how long the batch in progress has been applied; 0 between two batches.",
@@ -331,12 +398,12 @@ _DEFINITIONS = (
     _counter(
         "pipeline_baseline_rows_total",
         "Rows of baselines that were loaded into the target.",
-        _PIPELINE,
-        _each_pipeline(lambda p: p.info.run_counts.baseline_rows),
+        (*_PIPELINE, "table"),
+        _baseline_rows,
     ),
     _histogram(
         "pipeline_baseline_duration_seconds",
-        "How long it took to load a baseline into the target.",
+        "From the beginning of a load to the moment when readers see the table.",
         lambda p: None if p.times is None else p.times.baselines,
     ),
     # -- sources --
@@ -532,8 +599,12 @@ class _Compat:
     weights: Mapping[str, float] | None = None
     """By state: what a sample of it counts."""
 
+    only: str | None = None
+    """The one action whose samples count."""
+
 
 _G, _C, _H = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
+_ACTION = {"pipeline": "pipeline", "action": "action"}
 _P, _PID, _SRC = {"pipeline": "pipeline"}, {"pipeline_id": "pipeline"}, {"source": "source"}
 
 _COMPAT = (
@@ -545,10 +616,16 @@ _COMPAT = (
     _Compat("laredo_baseline_duration_seconds", _H, _P, "pipeline_baseline_duration_seconds"),
     _Compat("laredo_change_apply_duration_seconds", _H, _P, "pipeline_batch_duration_seconds"),
     _Compat("laredo_change_errors_total", _C, _P, "pipeline_errors_total"),
-    _Compat("laredo_dead_letters_total", _C, _P, "pipeline_dead_letters"),
+    _Compat("laredo_changes_received_total", _C, _ACTION, "pipeline_changes_total"),
+    _Compat("laredo_changes_applied_total", _C, _ACTION, "pipeline_changes_total"),
+    _Compat("laredo_dead_letters_total", _C, _P, "pipeline_dead_letters_stored_total"),
     _Compat("laredo_pipeline_row_count", _G, {**_PID, "table": "table"}, "pipeline_rows"),
     _Compat("laredo_pipeline_errors_total", _C, _PID, "pipeline_errors_total"),
-    _Compat("laredo_pipeline_dead_letters_total", _C, _PID, "pipeline_dead_letters"),
+    _Compat("laredo_pipeline_dead_letters_total", _C, _PID, "pipeline_dead_letters_stored_total"),
+    *(
+        _Compat(f"laredo_pipeline_{counted}_total", _C, _PID, "pipeline_changes_total", only=action)
+        for action, counted in _ACTIONS.items()
+    ),
     _Compat("laredo_source_connected", _G, {"source_id": "source"}, "source_connected"),
 )
 
@@ -565,8 +642,10 @@ def compat_metrics(metrics: Iterable[Metric]) -> Iterator[Metric]:
             if isinstance(sample.value, Distribution):
                 sums[labels] = sample.value
                 continue
+            if each.only not in (None, _label(of, sample, "action")):
+                continue
             weights = each.weights
-            weight = 1.0 if weights is None else weights[sample.labels[of.labels.index("state")]]
+            weight = 1.0 if weights is None else weights[_label(of, sample, "state")]
             before = sums[labels]
             assert not isinstance(before, Distribution), "a metric has values of one kind"
             sums[labels] = before + weight * sample.value
@@ -578,6 +657,10 @@ def compat_metrics(metrics: Iterable[Metric]) -> Iterator[Metric]:
             of.unit,
             tuple(Sample(labels, value) for labels, value in sums.items()),
         )
+
+
+def _label(metric: Metric, sample: Sample, label: str) -> str:
+    return dict(zip(metric.labels, sample.labels, strict=True)).get(label, "")
 
 
 COMPAT_CATALOGUE: tuple[Metric, ...] = tuple(compat_metrics(CATALOGUE))
@@ -631,6 +714,7 @@ class MetricsCollector:
                 for info in infos
             ],
             sources=[_source_look(state, info) for info in sources.values()],
+            observers=state.events.infos(),
         )
 
 

@@ -125,6 +125,7 @@ def test_each_part_of_a_stop_has_a_name_for_people(market: Market) -> None:
     assert parts == [
         "the lock of the data directory",
         "the log file",
+        "the thread of the observers",
         "the control store (control.sqlite)",
         "source shop",
         "the target of pipeline orders",

@@ -221,6 +221,22 @@ def test_an_error_that_stops_a_pipeline_is_reported_as_the_policy_that_isolates_
     assert (back.old, back.new, back.error) == ("failed", "live", None)
 
 
+def test_an_error_from_outside_and_a_stop_by_another_pipeline_are_reported(
+    world: Stepping,
+) -> None:
+    run = live(world, ScriptedTarget())
+    stopped, failed = TargetError("of another pipeline"), TargetError("of this one")
+    run.halt(stopped)
+    for _ in range(2):
+        run.fail(failed)
+    assert names(world.events) == ["PipelineStateChanged", "PolicyTriggered"]
+    moved, policy = world.events
+    assert isinstance(moved, PipelineStateChanged)
+    assert isinstance(policy, PolicyTriggered)
+    assert (moved.new, moved.error) == ("failed", stopped)
+    assert (policy.policy, policy.error) == ("isolate", failed)
+
+
 def test_a_pipeline_that_is_released_from_its_source_is_reported(world: Stepping) -> None:
     run = live(world, ScriptedTarget())
     run.release_source(source="shop")

@@ -26,6 +26,7 @@ from headrace.errors import (
     TargetError,
     WrongValue,
 )
+from headrace.observe.events import Event, PipelineStateChanged, PolicyTriggered
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import LagLimit, OnFailure, Pipeline
 from headrace.pipeline.result import JobResult
@@ -270,6 +271,16 @@ def test_a_pipeline_that_is_stopped_with_another_takes_no_step_and_continues_aft
 # --- the limit of the lag -------------------------------------------------------------------------
 
 
+class Policies:
+    """Takes the events of an engine."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.seen.append(event)
+
+
 class Gate(ScriptedTarget):
     """A target that holds each batch while it is shut."""
 
@@ -290,6 +301,8 @@ def test_a_pipeline_beyond_its_lag_limit_fails_by_name_and_catches_up_after_a_re
     orders = memory()
     limit = LagLimit(max_changes=3, policy="error")
     engine = market_engine(market, Failing(), market.pipeline(orders, name="orders", lag=limit))
+    events = Policies()
+    engine.observe(events)
     with engine:
         assert engine.await_ready(PATIENCE)
         engine.pause("orders")
@@ -305,6 +318,10 @@ def test_a_pipeline_beyond_its_lag_limit_fails_by_name_and_catches_up_after_a_re
         engine.resume("orders")
         assert engine.await_ready(PATIENCE)
         assert await_seen(lambda: orders.count() == 14)
+    [event] = [each for each in events.seen if isinstance(each, PolicyTriggered)]
+    assert (event.pipeline, event.policy, event.error) == ("orders", "lag", error)
+    moves = [each.new for each in events.seen if isinstance(each, PipelineStateChanged)]
+    assert moves[moves.index("paused") :][:2] == ["paused", "failed"]
 
 
 @pytest.mark.meets("R29", "R28", "TYP-28")

@@ -220,6 +220,7 @@ class PolicyTriggered:
     policy: str
     """
     Its `on_failure`, when it is stopped on an error: `isolate`, `stop_source` or `stop_all`.
+    `lag`: it is stopped because it lags behind by more than its limit.
     `release`: it was released from its source, which may discard what the pipeline still needs;
     its tables are loaded again.
     """

@@ -559,15 +559,19 @@ class PipelineRun:
 
     def fail(self, error: HeadraceError) -> None:
         """Stop on an error from outside, such as another engine that has taken over."""
+        again = self._failed
         self._note_error(error)
         self._failed = True
         self.context.on_failure(self.name, error)
+        if not again:
+            self._report_policy(self.pipeline.on_failure, error)
         self._report_state()
 
-    def halt(self, error: HeadraceError) -> None:
+    def halt(self, error: HeadraceError, policy: str = "") -> None:
         """
         Stop after the current batch, for a reason outside of this run, until it is resumed.
 
+        `policy` is the one of this pipeline that asks for it; empty for that of another pipeline.
         Not stored, like a failure: a restart continues.
         """
         if not self.failed:
@@ -575,6 +579,9 @@ class PipelineRun:
                 self.error_since = self.context.wall()
             self._halt = error
             self.requests += 1
+            if policy:
+                self._report_policy(policy, error)
+            self._report_state()
 
     def lag_excess(self) -> LagExcess | None:
         """Return how far it lags beyond its limit; None if it does not, or has no limit."""
@@ -617,7 +624,10 @@ class PipelineRun:
         emit, now = self.context.emit, self.context.wall()
         emit(AttemptFailed(self.name, error, self._attempts, pause, now))
         if pause is None:
-            emit(PolicyTriggered(self.name, self.pipeline.on_failure, error, now))
+            self._report_policy(self.pipeline.on_failure, error)
+
+    def _report_policy(self, policy: str, error: HeadraceError | None) -> None:
+        self.context.emit(PolicyTriggered(self.name, policy, error, self.context.wall()))
 
     def _report_rebaseline(self, member: Member) -> None:
         emit, now = self.context.emit, self.context.wall()
@@ -793,9 +803,7 @@ class PipelineRun:
                 [(each, TableState.WAITING, n) for each, n in zip(following, numbers, strict=True)]
             )
         self.release.taken()
-        self.context.emit(
-            PolicyTriggered(self.name, "release", self.release.why, self.context.wall())
-        )
+        self._report_policy("release", self.release.why)
 
     def _newest(self, member: Member) -> int:
         """Return the number of the newest baseline that the log has, or that is awaited."""

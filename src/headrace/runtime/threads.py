@@ -103,7 +103,7 @@ class SourceWalGuard:
                     pipeline=run.name,
                     **excess.facts,
                 )
-                run.halt(error)
+                run.halt(error, "lag")
                 run.context.on_failure(run.name, error)
             else:
                 self._release(run.name, {"source": self._recording.name, **excess.facts})

@@ -298,7 +298,7 @@ def inspect(database: sqlite3.Connection, name: str, where: str = "") -> SourceT
         )
     indexes = tuple(_unique_indexes(database, table))
     others = tuple(index.collision(table) for index in indexes if not index.is_key(table))
-    tangled = graph.tangled(name, replaces=bool(others))
+    tangled = graph.tangled(name, replaces=bool(others or where))
     if where:
         check_filter(database, table, where)
         if tangled:

@@ -37,7 +37,7 @@ ALERTS = """
     HeadraceDown HeadraceMetricsOld HeadraceNotLive HeadraceNotReady HeadracePipelineFailed
     HeadracePipelineErrors HeadraceLag HeadraceBatchHangs HeadraceSourceSilent HeadraceSourceAway
     HeadraceSourceBehind HeadraceSourceRoomLow HeadraceSourceRoomFull HeadraceLogFilling
-    HeadraceLogFull HeadraceDeadLetters HeadraceTableLeftOut HeadraceSparkDown
+    HeadraceLogFull HeadraceDeadLetters HeadraceRowsGivenUp HeadraceTableLeftOut HeadraceSparkDown
     HeadraceSparkRestarts HeadraceRecorderRestarts HeadraceNotice
 """
 

@@ -240,7 +240,7 @@ def _source_since(source: SourceInfo, now: float) -> float | None:
         return source.error_since
     if source.state == "silent" and source.silence_seconds is not None:
         return now - source.silence_seconds
-    return None
+    return None if source.phase == "streaming" else source.since
 
 
 # --- the checks -----------------------------------------------------------------------------------

@@ -209,6 +209,12 @@ def _baseline_rows(look: EngineLook) -> Values:
             yield labels, table.run_counts.baseline_rows
 
 
+def _rows_given_up(look: EngineLook) -> Values:
+    for each in look.pipelines:
+        for table, count in each.info.rows_given_up.items():
+            yield (each.info.name, each.info.source, table), count
+
+
 def _table_states(look: EngineLook) -> Values:
     for each in look.pipelines:
         count = Counter(table.state for table in each.info.tables)
@@ -354,6 +360,24 @@ _DEFINITIONS = (
         _each_pipeline(lambda p: p.info.jobs),
     ),
     _counter(
+        "pipeline_direct_batches_total",
+        "Batches of a table that were computed without a Spark job.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.direct),
+    ),
+    _counter(
+        "pipeline_abandoned_batches_total",
+        "Batches without a Spark job that were given up because a row took too long.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.abandoned),
+    ),
+    _counter(
+        "pipeline_releases_total",
+        "How often the pipeline was released from its source, which had no more room.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.releases),
+    ),
+    _counter(
         "pipeline_errors_total",
         "Attempts that failed, retries included.",
         _PIPELINE,
@@ -370,6 +394,24 @@ _DEFINITIONS = (
         "Dead letters that were stored, also those that are superseded now.",
         _PIPELINE,
         _each_pipeline(lambda p: p.info.run_counts.dead_letters),
+    ),
+    _gauge(
+        "pipeline_held_keys",
+        "Keys that dead letters hold: later changes of these rows wait.",
+        _PIPELINE,
+        _each_pipeline(lambda p: p.info.held_keys),
+    ),
+    _gauge(
+        "pipeline_rows_given_up",
+        "Rows that may differ from those of the source, because dead letters were purged.",
+        (*_PIPELINE, "table"),
+        _rows_given_up,
+    ),
+    _gauge(
+        "pipeline_notices",
+        "Notices of the pipeline that hold now.",
+        _PIPELINE,
+        _each_pipeline(lambda p: len(p.info.notices)),
     ),
     _gauge(
         "pipeline_last_change_timestamp_seconds",

@@ -195,10 +195,13 @@ def test_where_the_check_at_the_start_fails_jobs_compute_everything(
             patch.setattr(direct_module, "_SOURCE", source)
             plans = DirectPlans(spark.session, spark.small)
             patch.setattr(spark, "direct", plans)
-            result = ready(spark, pipeline()).rows(parts, facts)
+            prepared = ready(spark, pipeline())
+            result = prepared.rows(parts, facts)
             assert not result.direct
             assert result.rows.num_rows == 1
             assert plans.reason.startswith("the check at the start failed: ")
+            assert spark.info().jobs_only == plans.reason
+            assert f"by a Spark job; {plans.reason}" in str(prepared.explain())
 
 
 @pytest.mark.meets("S14")

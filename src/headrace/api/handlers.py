@@ -486,6 +486,7 @@ class ControlService:
         return {
             "pipeline": asked.pipeline,
             "way": explained.way,
+            "jobs_only": explained.jobs_only,
             "plan": explained.plan,
             "jobs": explained.jobs,
             "tasks": explained.tasks,

@@ -405,6 +405,7 @@ class SparkPipeline:
             rows_in=last.rows_in if last else 0,
             rows_out=last.rows_out if last else 0,
             bytes_in=last.bytes_in if last else 0,
+            jobs_only=spark.direct.reason if spark.direct is not None else "",
         )
 
     # --- a batch, and the pieces of a baseline ------------------------------------------------
@@ -685,15 +686,18 @@ class Explanation:
     """None if a function got the frame: what it did with the rows is not known."""
 
     bytes_in: int
+    jobs_only: str = ""
+    """Why this Spark computes small batches by jobs, too; empty if it need not."""
 
     def __str__(self) -> str:
         out = "" if self.rows_out is None else f" → {self.rows_out:,} out"
+        why = f"; {self.jobs_only}" if self.jobs_only else ""
         return "\n".join(
             [
                 f"Pipeline {self.pipeline}",
                 f"  last batch   {self.rows_in:,} rows in{out}, {_sized(self.bytes_in)} read,"
                 f" {self.last_job_ms:,.1f} ms",
-                f"  computed     {_WAYS[self.way]}",
+                f"  computed     {_WAYS[self.way]}{why}",
                 f"  remembered   {self.jobs:,} jobs, {self.tasks:,} tasks",
                 "",
                 self.plan.strip() or "No batch has been computed yet.",

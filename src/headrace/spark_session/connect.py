@@ -205,6 +205,7 @@ class ConnectSpark(Spark):
             last_job_ms=self.last_job_ms,
             plan="",
             ui=None,
+            jobs_only="a client cannot call expressions",
         )
 
     def stop(self) -> None:

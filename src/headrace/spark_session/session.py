@@ -120,6 +120,8 @@ class SparkInfo:
     """The last batch's physical plan in one line: names of operators, no values."""
 
     ui: str | None
+    jobs_only: str = ""
+    """Why this Spark computes small batches by jobs, too; empty if it need not, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +356,7 @@ class Spark:
             last_job_ms=self.last_job_ms,
             plan=self._plan(),
             ui=context.uiWebUrl,
+            jobs_only=self.direct.reason if self.direct is not None else "",
         )
 
     def stop(self) -> None:

@@ -38,12 +38,16 @@ def _round(data: Path, rows: int, rounds: Rounds) -> None:
     source = MemorySource("shop")
     source.set_supports_resume(True)
     source.set_schema("orders", {"id": "int64", "status": "text"}, key=["id"])
-    with hr.Engine(_pipeline(source, hr.memory(), "cast", rows), data=data, recorder="thread") as engine:
+    with hr.Engine(
+        _pipeline(source, hr.memory(), "cast", rows), data=data, recorder="thread"
+    ) as engine:
         assert engine.await_ready(PATIENCE)
         _insert(source, 0, rows)
         _await(lambda: engine.pipeline_info("orders").dead_letters == rows)
     orders = hr.memory()
-    with hr.Engine(_pipeline(source, orders, "try_cast", rows), data=data, recorder="thread") as engine:
+    with hr.Engine(
+        _pipeline(source, orders, "try_cast", rows), data=data, recorder="thread"
+    ) as engine:
         assert engine.await_ready(PATIENCE)
         _insert(source, rows, rows)  # compiles what is compiled once
         _await(lambda: orders.count() == rows)

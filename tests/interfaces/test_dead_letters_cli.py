@@ -433,7 +433,7 @@ def test_letters_are_read_without_spark(data: Path, plain: dict[str, str]) -> No
         "import sys; from headrace.cli.main import exit_code\n"
         f"assert exit_code(['dead-letters', 'list', '--data', {str(data)!r}]) == 0\n"
         f"assert exit_code(['dead-letters', 'show', '{at(4)}', '--data', {str(data)!r}]) == 0\n"
-        "heavy = {'pyspark', 'py4j', 'pandas', 'headrace.runtime', 'headrace.engine'}\n"
+        "heavy = {'pyspark', 'py4j', 'pandas', 'headrace.runtime', 'headrace.engine.engine'}\n"
         "assert not heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env=plain, capture_output=True)

@@ -123,7 +123,7 @@ class PurgeRequest(OfPipeline, frozen=True):
     dry_run: bool = False
 
 
-class ReplayLetters(PurgeRequest, frozen=True):
+class DeadLetterReplay(PurgeRequest, frozen=True):
     """Which dead letters to apply; with `values`, one of them with other values in its row."""
 
     values: dict[str, Any] | None = None
@@ -214,7 +214,7 @@ class ControlService:
             "Explain": Verb(OfPipeline, self._explain),
             "Log": Verb(OfSource, self._log),
             "PurgeDeadLetters": Verb(PurgeRequest, self._purge_dead_letters),
-            "ReplayDeadLetters": Verb(ReplayLetters, self._replay_dead_letters),
+            "ReplayDeadLetters": Verb(DeadLetterReplay, self._replay_dead_letters),
         }
         self.streams: dict[str, Verb] = {
             "Rows": Verb(AllRows, self._rows),
@@ -432,7 +432,7 @@ class ControlService:
             found = self._engine.purge_dead_letters(name, **chosen, note=asked.note)
         return purged_fields(name, found, done=not asked.dry_run)
 
-    def _replay_dead_letters(self, asked: ReplayLetters) -> dict[str, Any]:
+    def _replay_dead_letters(self, asked: DeadLetterReplay) -> dict[str, Any]:
         # Imported here: a client does not need it.
         from headrace.changelog.position import Position
 

@@ -63,7 +63,7 @@ Ending: TypeAlias = Literal["changed", "reload", "dropped"]
 # --- records --------------------------------------------------------------------------------------
 
 
-class SettledLetter(msgspec.Struct, frozen=True, array_like=True):
+class SettledDeadLetter(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter that a correction applies."""
 
     lineage: str
@@ -100,7 +100,7 @@ class CorrectionRecord(msgspec.Struct, frozen=True, tag="correction", kw_only=Tr
     keys: tuple[bytes, ...]
     """The old and new keys of its changes."""
 
-    settles: tuple[SettledLetter, ...]
+    settles: tuple[SettledDeadLetter, ...]
     """The dead letters that it applies."""
 
     parts: tuple[CorrectionPart, ...]
@@ -271,7 +271,7 @@ class Journal:
         keys: Collection[bytes],
         after: Position,
         *,
-        settles: Sequence[SettledLetter],
+        settles: Sequence[SettledDeadLetter],
         lineage: str,
         copy: int,
         note: str,
@@ -341,7 +341,7 @@ class Journal:
                     held[key] = min(begins, held.get(key, begins))
         return held
 
-    def settled(self) -> Iterator[tuple[Correction, SettledLetter]]:
+    def settled(self) -> Iterator[tuple[Correction, SettledDeadLetter]]:
         """Yield the dead letters that corrections apply: they are resolved, or are to be."""
         for each in self.all():
             for letter in each.record.settles:
@@ -500,7 +500,7 @@ def parts_at(changes: Sequence[TableChanges], first: Position) -> tuple[Correcti
     parts = []
     at = first
     for each in changes:
-        rows = _placed(each.rows, each.schema, at)
+        rows = _positioned(each.rows, each.schema, at)
         schema = each.schema
         parts.append(
             CorrectionPart(
@@ -511,7 +511,7 @@ def parts_at(changes: Sequence[TableChanges], first: Position) -> tuple[Correcti
     return tuple(parts)
 
 
-def _placed(rows: pa.Table, schema: TableSchema, first: Position) -> pa.Table:
+def _positioned(rows: pa.Table, schema: TableSchema, first: Position) -> pa.Table:
     """Return changes at the positions from `first` on."""
     count = rows.num_rows
     ordinals = np.arange(first.ordinal, first.ordinal + count, dtype=np.int32)

@@ -94,7 +94,7 @@ class Corrections:
         self._mode = mode
         self._delivery = delivery
         self._requests: deque[ReplayRequest] = deque()
-        self._placed: list[_Placed] = []
+        self._awaited: list[_Awaited] = []
         delivery.corrected = self._delivered
 
     def ask(self, request: ReplayRequest) -> None:
@@ -103,20 +103,20 @@ class Corrections:
 
     @property
     def pending(self) -> bool:
-        """Whether a request waits to be placed."""
+        """Whether a request waits to be awaited."""
         return bool(self._requests)
 
     def refuse(self, error: HeadraceError) -> None:
         """Answer every request with an error: the run ends, or cannot carry them out."""
         while self._requests:
             self._requests.popleft().answer.set_exception(error)
-        placed, self._placed = self._placed, []
-        for request in {id(each.request): each.request for each in placed}.values():
+        awaited, self._awaited = self._awaited, []
+        for request in {id(each.request): each.request for each in awaited}.values():
             if not request.answer.done():
                 request.answer.set_exception(error)
 
-    def place(self, members: Sequence[Member]) -> bool:
-        """Place the next request in the order of the log; False if there is none, or not now."""
+    def carry_out(self, members: Sequence[Member]) -> bool:
+        """Carry out the next request; return False if there is none, or not now."""
         if not self._requests:
             return False
         request = self._requests[0]
@@ -124,7 +124,7 @@ class Corrections:
             self._requests.popleft()
             return True
         try:
-            done = self._place(request, members)
+            done = self._carry_out(request, members)
         except HeadraceError as error:
             self._requests.popleft()
             if not isinstance(error, CannotReplay):
@@ -136,7 +136,7 @@ class Corrections:
             self._requests.popleft()
         return done
 
-    def _place(self, request: ReplayRequest, members: Sequence[Member]) -> bool:
+    def _carry_out(self, request: ReplayRequest, members: Sequence[Member]) -> bool:
         """Make corrections of a request; False if one of its tables cannot take them yet."""
         if self._mode != "baseline_then_changes":
             raise CannotReplay(
@@ -186,7 +186,7 @@ class Corrections:
         for member, letters, changes in plans:
             kind: Literal["replay", "edit"] = "replay" if request.edits is None else "edit"
             made = self._delivery.correct(kind, member, letters, changes, request.note)
-            self._placed.append(_Placed(made.number, made.first, letters, request, settled))
+            self._awaited.append(_Awaited(made.number, made.first, letters, request, settled))
         return True
 
     def _may_take(self, member: Member, letters: Sequence[DeadLetter]) -> bool:
@@ -254,14 +254,14 @@ class Corrections:
 
     def _delivered(self, first: Position, computed: Mapping[str, ComputedRows]) -> None:
         """Note the outcome of a correction that the target has now."""
-        for placed in [each for each in self._placed if each.first == first]:
-            self._placed.remove(placed)
-            table = placed.letters[0].table
-            placed.settled(_outcomes(first, placed.letters, computed.get(table)))
+        for awaited in [each for each in self._awaited if each.first == first]:
+            self._awaited.remove(awaited)
+            table = awaited.letters[0].table
+            awaited.settled(_outcomes(first, awaited.letters, computed.get(table)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _Awaited:
     """A correction that was stored and not delivered yet."""
 
     number: int

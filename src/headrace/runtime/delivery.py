@@ -45,7 +45,7 @@ from headrace.corrections.journal import (
     Correction,
     CorrectionRecord,
     Journal,
-    SettledLetter,
+    SettledDeadLetter,
     as_correction,
     parts_at,
 )
@@ -512,7 +512,7 @@ class Delivery:
             keys=dict.fromkeys(key for each in dead_letters for key in each.keys),
             after=member.reached,
             settles=[
-                SettledLetter(each.lineage, str(each.position), each.baseline, each.keys)
+                SettledDeadLetter(each.lineage, str(each.position), each.baseline, each.keys)
                 for each in dead_letters
             ],
             lineage=log.lineage or "",

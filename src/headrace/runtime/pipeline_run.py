@@ -724,7 +724,7 @@ class PipelineRun:
         self._schema_changes.follow(self.members)
         if self._loads.load_one():
             return True
-        if self.corrections.place(self.members):
+        if self.corrections.carry_out(self.members):
             return True
         # Before the live tables advance: under steady load the loaded ones would never meet them.
         if worked := self._loads.catch_up() | self._loads.join():

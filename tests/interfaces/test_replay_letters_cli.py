@@ -109,3 +109,24 @@ def test_an_edit_without_a_value_or_with_a_column_twice_is_refused(
         code, out, err = ran(capsys, *edit, *wrong)
         assert (code, out) == (2, "")
         assert "--value" in err
+
+
+def test_an_engine_is_found_by_its_configuration_too(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first, second) = bench.engine.dead_letters()
+    config = tmp_path / "shop.conf"
+    config.write_text(f'data = "{bench.data}"\n')
+    for options in (["--config", config], ["--set", f"data={bench.data}"]):
+        code, out, _ = ran(capsys, "replay", "orders", "--dry-run", *options)
+        assert (code, out.count("would fail again")) == (1, 2)
+        edit = ("edit", "orders", first.position, "--value", "status=ok", "--dry-run")
+        code, out, _ = ran(capsys, *edit, *options, "--json")
+        assert (code, json.loads(out)["outcomes"][0]["outcome"]) == (0, "applied")
+    code, _, _ = ran(
+        capsys,
+        *("edit", "orders", second.position, "--value", "status=ok", "--note", "agreed"),
+        *("--data", bench.data),
+    )
+    assert code == 0
+    assert bench.engine.dead_letters(superseded=True)[1].note.endswith(": agreed")

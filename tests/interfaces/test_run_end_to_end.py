@@ -85,7 +85,7 @@ def test_a_new_user_runs_looks_asks_watches_and_stops(
         found = typed(tmp_path, "query", "orders", "--count")
         assert found == "1,001"
         plan = typed(tmp_path, "explain", "orders")
-        assert "Physical Plan" in plan
+        assert "directly, without a Spark job" in plan
         told = json.loads(typed(tmp_path, "explain", "orders", "--json").replace("\n", ""))
         assert told["rows_in"] > 0
         assert "orders is paused" in typed(tmp_path, "pause", "orders")

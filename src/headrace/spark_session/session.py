@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SparkFailed
 from headrace.extras import require
 from headrace.spark_session import jvm
-from headrace.spark_session.direct import DirectPlans
 from headrace.spark_session.jvm import hush
 from headrace.spark_session.settings import BULK, SMALL, session_settings
 
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from headrace.spark_session.direct import DirectPlans
 
 
 # --- cancelling by tag ----------------------------------------------------------------------------
@@ -140,6 +141,9 @@ class Spark:
     """
 
     def __init__(self, session: SparkSession, running: jvm.SharedJvm | None = None) -> None:
+        # Imported here: this module can be read without PySpark.
+        from headrace.spark_session.direct import DirectPlans
+
         self.session = session
         self._running = running
         self.small = _new_session(session, session_settings(SMALL))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.capture.messages import Failed, LagReport, StateReport
+from headrace.capture.messages import Failed, LagReport, Report, StateReport
 from headrace.changelog.position import Position
 from headrace.deadletters.store import read_letters
 from headrace.errors import (
@@ -416,28 +416,31 @@ def recording(world: Stepping) -> tuple[SourceRun, list[Event]]:
 @pytest.mark.meets("TYP-13")
 def test_every_move_of_a_source_is_reported_with_its_reason_and_time(world: Stepping) -> None:
     run, events = recording(world)
-    for state, reason in [
-        ("connecting", ""),
-        ("waiting", "a transaction"),
-        ("waiting", "a transaction, for 5 s"),
-        ("streaming", ""),
-        ("reconnecting", "the server went away"),
-        ("streaming", ""),
-    ]:
-        run.on_report(StateReport(state, reason))
+    reports: list[Report] = [
+        StateReport("connecting"),
+        StateReport("waiting", "a transaction"),
+        StateReport("waiting", "a transaction, for 5 s"),
+        StateReport("streaming"),
+        LagReport(changes=None, seconds=None, captured=0),
+        StateReport("reconnecting", "the server went away"),
+        StateReport("connecting"),
+        StateReport("streaming"),
+    ]
+    for report in reports:
+        run.on_report(report)
     run.on_report(Failed.of(SourceUnreachable("no such host"), stops=True))
     run.stop(0)
     assert events == [
-        SourceStateChanged("shop", "connecting", "waiting", "a transaction", 9.0),
+        SourceStateChanged("shop", "connecting", "connected", "", 9.0),
         SourceConnected("shop", "memory", 9.0),
-        SourceStateChanged("shop", "waiting", "streaming", "", 9.0),
+        SourceStateChanged("shop", "connected", "streaming", "", 9.0),
         SourceStateChanged("shop", "streaming", "reconnecting", "the server went away", 9.0),
         SourceDisconnected("shop", "the server went away", 9.0),
-        SourceStateChanged("shop", "reconnecting", "streaming", "", 9.0),
+        SourceStateChanged("shop", "reconnecting", "connected", "", 9.0),
         SourceConnected("shop", "memory", 9.0),
-        SourceStateChanged("shop", "streaming", "failed", "no such host", 9.0),
+        SourceStateChanged("shop", "connected", "error", "no such host", 9.0),
         SourceDisconnected("shop", "no such host", 9.0),
-        SourceStateChanged("shop", "failed", "closed", "", 9.0),
+        SourceStateChanged("shop", "error", "closed", "", 9.0),
     ]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceConnected:
-    """A source is connected: its recorder reads changes, or waits to."""
+    """A source is connected: its recorder reads changes, or is about to."""
 
     source: str
     kind: str
@@ -48,13 +48,13 @@ class SourceDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class SourceStateChanged:
-    """A source's recorder moved from one state to another; see `SourceInfo.state`."""
+    """A source moved from one state to another; they are those of `SourceInfo.phase`."""
 
     source: str
     old: str
     new: str
     reason: str
-    """Why, as the recorder says; may be empty."""
+    """Why; may be empty."""
 
     at: float
 

@@ -61,7 +61,7 @@ from headrace.observe.events import (
     SourceStateChanged,
 )
 from headrace.observe.logs import logger
-from headrace.observe.source_state import SourceState, SourceStateMachine
+from headrace.observe.source_state import SourceMove, SourceState, SourceStateMachine
 from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, Notice, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
@@ -208,7 +208,7 @@ _NOTICE_SECONDS = 60.0
 _CONFIRMED_SECONDS = 1.0
 """Between two moments that are remembered."""
 
-_CONNECTED = ("waiting", "streaming", "watching", "full", "resetting")
+_CONNECTED = (SourceState.CONNECTED, SourceState.STREAMING, SourceState.PAUSED)
 """States in which the recorder is connected to the source."""
 
 _log = logger(__name__)
@@ -277,12 +277,13 @@ class SourceRun:
         self.kind = kind
         self.log = log
         self._state = "connecting"
-        self._connected = False
         """Whether the last event of the connection was that it is connected."""
         self._emit = emit
         self._reason = ""
         self.machine = SourceStateMachine(name, wall)
-        """Where its state changes, and who is told."""
+        """Where its state changes."""
+
+        self.machine.on_move = self._report_move
 
         self._observing = threading.Lock()
         self._has_read = False
@@ -365,12 +366,27 @@ class SourceRun:
             return "failed"
         return "silent" if self._silent else self._state
 
-    def _observe(self) -> None:
-        """Move the state to what is known now: the only call of `SourceStateMachine.move`."""
+    def _observe(self, why: str = "") -> None:
+        """
+        Move the state to what is known now: the only call of `SourceStateMachine.move`.
+
+        `why` is the reason, if it is known better than by what was reported last.
+        """
         with self._observing:  # or an older observation would come after a newer one
             to, reason = self._observed()
             if to != self.machine.state:
-                self.machine.move(to, reason)
+                self.machine.move(to, why or reason)
+
+    def _report_move(self, move: SourceMove) -> None:
+        """Report a move to observers."""
+        self._emit(
+            SourceStateChanged(self.name, str(move.before), str(move.after), move.reason, move.at)
+        )
+        before, after = move.before in _CONNECTED, move.after in _CONNECTED
+        if after and not before:
+            self._emit(SourceConnected(self.name, self.kind, move.at))
+        elif before and not after:
+            self._emit(SourceDisconnected(self.name, move.reason, move.at))
 
     def _observed(self) -> tuple[SourceState, str]:
         silent = self._silent
@@ -504,18 +520,16 @@ class SourceRun:
             if old is None or start is None or not (at_work or self.gave_up):
                 return  # the engine has stopped, or another thread was faster
             old.stop(_END_SECONDS)
-            self._error = None
+            self._error, self._state = None, "connecting"
             self.gave_up = self._has_read = False
-            self._enter("connecting", "its recorder is replaced")
-            self._observe()
+            self._observe("its recorder is replaced")
             try:
                 self.recorder = start()
             except BaseException:
                 # Nothing is recorded now: a reset, or another change, starts a recorder again.
-                self.gave_up = True
+                self._state, self.gave_up = "failed", True
                 self._error = RecorderFailed("The recorder could not be started", source=self.name)
-                self._enter("failed", self._error.message)
-                self._observe()
+                self._observe(self._error.message)
                 raise
             self.recorder.restarts = old.restarts + 1
             self._ask_again()
@@ -535,11 +549,10 @@ class SourceRun:
     def stop(self, timeout: float) -> None:
         """Let the recorder flush its changes and exit."""
         with self._starting:
-            self._start = None
-            self._enter("closed", "")
+            self._start, self._state = None, "closed"
         if self.recorder is not None:
             self.recorder.stop(timeout)
-        self._enter("closed", "")
+        self._state = "closed"
         self._observe()
 
     def ask_baseline(self, table: str, newer_than: int = 0) -> None:
@@ -755,8 +768,7 @@ class SourceRun:
         with self._lock:
             self._error = report.error()
             reason = with_facts(report.message, report.facts, self.name)
-            self._reason = reason
-            self._enter("failed", reason)
+            self._state, self._reason = "failed", reason
             self._lost_at = self._lost_at or self._wall()
             reset_not_begun = report.stops and self._reset.stopped()
             self.gave_up = report.stops
@@ -801,7 +813,7 @@ class SourceRun:
             )
         with self._lock:
             self._has_read &= report.state in ("streaming", "full")
-            self._enter(report.state, report.reason)
+            self._state = report.state
             if report.state != "connecting":  # a first attempt: why it was lost before still holds
                 self._reason = report.reason
             if report.state in ("reconnecting", "failed"):
@@ -819,19 +831,6 @@ class SourceRun:
         if (retention := self.retention) is not None:
             retention.forget()
         self._ask_again()
-
-    def _enter(self, state: str, reason: str) -> None:
-        """Move to a state, and report it to observers."""
-        old, self._state = self._state, state
-        if old == state:
-            return
-        now, connected = self._wall(), state in _CONNECTED
-        self._emit(SourceStateChanged(self.name, old, state, reason, now))
-        if connected and not self._connected:
-            self._emit(SourceConnected(self.name, self.kind, now))
-        elif self._connected and not connected:
-            self._emit(SourceDisconnected(self.name, reason, now))
-        self._connected = connected
 
     def _ask_again(self) -> None:
         """Send all open requests again: the recorder may not have received them."""

@@ -355,7 +355,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--each", type=int, default=25, help="batches of one pipeline")
     parser.add_argument("--seed", type=int, default=1, help="of the first pipeline")
     asked = parser.parse_args(arguments)
-    outcome, seed, wrong = Outcome(), asked.seed, 0
+    outcome, seed, wrong, failed = Outcome(), asked.seed, 0, 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-both-ways-") as folder:
         spark = start_session(Path(folder) / "spark")
@@ -367,13 +367,13 @@ def main(arguments: Sequence[str]) -> int:
                 wrong += 1
                 print(f"WRONG seed {seed} {type(error).__name__} {error}"[:3000], flush=True)
             seed += 1
-            if seed % 10 == 0:
-                print(f"{outcome.batches} batches, {time.monotonic() - began:.0f} s", flush=True)
+            failed = sum(outcome.failures.values())
+            took = time.monotonic() - began
+            print(f"{outcome.batches} batches, {failed} rows failed, {took:.0f} s", flush=True)
         spark.stop()
         end_log()
         for path in (Path(folder) / "logs").iterdir():
             print(path.read_text()[-3000:])
-    failed = sum(outcome.failures.values())
     print(
         f"{outcome.batches} batches with {outcome.rows} rows equal, {outcome.by_job} of them by a"
         f" job both ways; {failed} rows failed with the same condition:"

@@ -9,11 +9,13 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
+from headrace.deadletters.ledger import Selection
 from headrace.errors import BadTransform, Fenced, RowsRefused, TargetError
 from headrace.pipeline.batch import BatchFacts, BlockedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure, RowReference
+from headrace.runtime.corrections import ReplayRequest
 from headrace.runtime.pipeline_run import IDLE
 from headrace.runtime.table_jobs import StagedBatches
 from headrace.targets.target import Batch, Loading, TargetTraits
@@ -366,3 +368,31 @@ def test_rows_that_executors_prepare_cannot_be_refused() -> None:
         staging.write_frame(prepared, about)
     assert not isinstance(caught.value, RowsRefused)
     assert caught.value.facts == {"table": "orders"}
+
+
+def test_a_replayed_change_is_given_under_an_id_of_its_own(world: Stepping) -> None:
+    bad = {"bad"}
+    world.put(1)
+    target = Taking()
+    runner = FrameRunner(world.disk, lambda _, row: "X" if row["status"] in bad else None)
+    run = world.run(Pipeline(world.source, "orders", target), runner)
+    world.settle(run)
+    world.put(2, status="bad")
+    world.put(3)
+    world.settle(run)
+    assert [rows for _, rows in target.given] == [[1], [3]]
+    for outcome in ("failed", "applied"):
+        request = ReplayRequest(Selection())
+        run.corrections.ask(request)
+        run.requests += 1
+        world.settle(run)
+        (found,) = request.answer.result(0)
+        assert found.outcome == outcome
+        bad.clear()
+    assert [rows for _, rows in target.given][-1] == [2]
+    ids = [batch.id for batch, _ in target.given]
+    assert len(set(ids)) == len(ids)
+    assert run.delivery.dead_letters.all() == ()
+    world.put(4)
+    world.settle(run)
+    assert [rows for _, rows in target.given][-1] == [4]

@@ -816,9 +816,12 @@ def what_to_do(dead_letter: DeadLetter, options: Sequence[str] = ()) -> str:
     fix = f"fix {failed}, or the row in the source"
     if dead_letter.kind == "behind":
         fix = "fix the cause of the first dead letter of this row"
-    reload = command_line("reload", dead_letter.pipeline, "--table", dead_letter.table, *options)
+    name, at = dead_letter.pipeline, str(dead_letter.position)
+    reload = command_line("reload", name, "--table", dead_letter.table, *options)
+    replay = command_line("dead-letters", "replay", name, "--position", at, *options)
     return (
-        f"{fix}. Then copy the table again, which loads the current rows and releases their keys:"
+        f"{fix}. Then apply it, with what waits for the same row: {replay}. Or copy the table"
+        " again, which loads the current rows and releases their keys:"
         f" engine.reload(source, {dead_letter.table!r}) in Python, or {reload}"
     )
 

@@ -700,6 +700,7 @@ class Delivery:
 
     def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
         """Pass each table's share to the user's function as a frame."""
+        given: dict[str, ComputedRows] = {}
         for member in taking:
             files = batch.files_of(member.table)
             if not files:
@@ -710,9 +711,12 @@ class Delivery:
             parked = giving.changes(member, batch, self._jobs.parts(member, files), segments, held)
             self._jobs.count += 1
             self._keep(parked.dead_letters)
+            given[member.table] = ComputedRows(member.nothing, dead_letters=parked.dead_letters)
             if (emptied := segments.truncated_at()) is not None:
                 self._context.check_run()
                 self.dead_letters.clear(member.table, emptied, "truncate")
+        if batch.corrects and self.corrected is not None:
+            self.corrected(batch.first, given)
         return batch.last
 
     def _stages(self, files: Sequence[File]) -> bool:

@@ -291,7 +291,8 @@ class TableJobs:
 
     def window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
         """Return which changes of a batch the baseline's rows may hold; None if it holds none."""
-        window = self._log.window(table, baseline)
+        # A correction is no commit of the source's: no baseline holds it.
+        window = None if batch.corrects else self._log.window(table, baseline)
         return window if window is not None and window.overlaps(batch.first) else None
 
     def _left_out(

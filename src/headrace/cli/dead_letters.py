@@ -352,8 +352,8 @@ def replay_dead_letters(
 
     Without options all of them; with several, those that all of the options name. Each is applied
     together with all dead letters of the same row, in their order, at the position that the table
-    has reached. Later changes of the row then reach the target again. What fails again is a dead
-    letter again, at its new position. The exit code is 1 if one did. Needs a running engine.
+    has reached. Later changes of the row then reach the target again. A change that fails again is
+    a dead letter again, at its new position, and the exit code is 1. Needs a running engine.
     """
     fields = {
         "table": table,

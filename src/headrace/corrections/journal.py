@@ -335,17 +335,17 @@ class Journal:
                 or (loaded is not None and each.covered_by(*loaded))
             ):
                 continue
-            for letter in each.record.settles:
-                begins = before_corrections(Position.parse(letter.position))
-                for key in letter.keys:
+            for settled in each.record.settles:
+                begins = before_corrections(Position.parse(settled.position))
+                for key in settled.keys:
                     held[key] = min(begins, held.get(key, begins))
         return held
 
     def settled(self) -> Iterator[tuple[Correction, SettledDeadLetter]]:
         """Yield the dead letters that corrections apply: they are resolved, or are to be."""
         for each in self.all():
-            for letter in each.record.settles:
-                yield each, letter
+            for settled in each.record.settles:
+                yield each, settled
 
     def end(self, table: str, keys: Collection[bytes] | None) -> None:
         """Note that later changes have these keys, or with None that the table was emptied."""

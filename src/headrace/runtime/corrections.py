@@ -150,8 +150,8 @@ class Corrections:
             by_table.setdefault(each.table, []).append(each)
         groups = {
             table: found
-            for table, letters in by_table.items()
-            if (found := _with_connected(letters, request.wanted))
+            for table, dead_letters in by_table.items()
+            if (found := _with_connected(dead_letters, request.wanted))
         }
         if not groups:
             raise CannotReplay(
@@ -160,17 +160,17 @@ class Corrections:
         if request.edits is not None:
             _check_edit(groups, request)
         plans: list[tuple[Member, list[DeadLetter], list[TableChanges]]] = []
-        for table, letters in groups.items():
+        for table, dead_letters in groups.items():
             member = next((each for each in members if each.table == table), None)
             if member is None:
                 raise CannotReplay("The pipeline does not have the table", table=table)
-            if not self._may_take(member, letters):
+            if not self._may_take(member, dead_letters):
                 return False
-            plans.append((member, letters, self._changes(member, letters, request)))
+            plans.append((member, dead_letters, self._changes(member, dead_letters, request)))
         if request.dry_run:
             outcomes: list[ReplayOutcome] = []
-            for member, letters, changes in plans:
-                outcomes += self._tried(member, letters, changes)
+            for member, dead_letters, changes in plans:
+                outcomes += self._tried(member, dead_letters, changes)
             request.answer.set_result(tuple(outcomes))
             return True
         pending = len(plans)
@@ -183,13 +183,13 @@ class Corrections:
             if not pending and not request.answer.done():
                 request.answer.set_result(tuple(outcomes))
 
-        for member, letters, changes in plans:
+        for member, dead_letters, changes in plans:
             kind: Literal["replay", "edit"] = "replay" if request.edits is None else "edit"
-            made = self._delivery.correct(kind, member, letters, changes, request.note)
-            self._awaited.append(_Awaited(made.number, made.first, letters, request, settled))
+            made = self._delivery.correct(kind, member, dead_letters, changes, request.note)
+            self._awaited.append(_Awaited(made.number, made.first, dead_letters, request, settled))
         return True
 
-    def _may_take(self, member: Member, letters: Sequence[DeadLetter]) -> bool:
+    def _may_take(self, member: Member, dead_letters: Sequence[DeadLetter]) -> bool:
         """
         Whether a correction can stand where a table is now.
 
@@ -204,8 +204,8 @@ class Corrections:
             and member.lineage == lineage
             and self._delivery.settled_at(member.reached)
             and all(
-                letter.baseline is not None or letter.position <= in_log(member.reached)
-                for letter in letters
+                dead_letter.baseline is not None or dead_letter.position <= in_log(member.reached)
+                for dead_letter in dead_letters
             )
             and self._at_a_commits_end(member)
         )
@@ -218,15 +218,17 @@ class Corrections:
         return reached >= end or not log.changed_between(member.table, reached, end)
 
     def _changes(
-        self, member: Member, letters: Sequence[DeadLetter], request: ReplayRequest
+        self, member: Member, dead_letters: Sequence[DeadLetter], request: ReplayRequest
     ) -> list[TableChanges]:
         """Return the changes of dead letters, with edits, a table for each run of one schema."""
         parts: list[TableChanges] = []
         edited = []
-        for letter in letters:
-            assert letter.change is not None
-            edits = request.edits if request.wanted(letter) else None
-            edited.append(TableChanges(letter.change.schema, with_values(letter.change, edits)))
+        for dead_letter in dead_letters:
+            assert dead_letter.change is not None
+            edits = request.edits if request.wanted(dead_letter) else None
+            edited.append(
+                TableChanges(dead_letter.change.schema, with_values(dead_letter.change, edits))
+            )
         for schema, run in groupby(edited, key=lambda each: each.schema):
             rows = pa.concat_tables([each.rows for each in run])
             parts.append(TableChanges(schema, rows))
@@ -246,18 +248,18 @@ class Corrections:
         return parts
 
     def _tried(
-        self, member: Member, letters: list[DeadLetter], changes: list[TableChanges]
+        self, member: Member, dead_letters: list[DeadLetter], changes: list[TableChanges]
     ) -> list[ReplayOutcome]:
         """Compute changes without any effect, and return what would become of them."""
         first, computed = self._delivery.try_changes(member, changes)
-        return _outcomes(first, letters, computed)
+        return _outcomes(first, dead_letters, computed)
 
     def _delivered(self, first: Position, computed: Mapping[str, ComputedRows]) -> None:
         """Note the outcome of a correction that the target has now."""
         for awaited in [each for each in self._awaited if each.first == first]:
             self._awaited.remove(awaited)
-            table = awaited.letters[0].table
-            awaited.settled(_outcomes(first, awaited.letters, computed.get(table)))
+            table = awaited.dead_letters[0].table
+            awaited.settled(_outcomes(first, awaited.dead_letters, computed.get(table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,45 +268,49 @@ class _Awaited:
 
     number: int
     first: Position
-    letters: list[DeadLetter]
+    dead_letters: list[DeadLetter]
     request: ReplayRequest
     settled: Callable[[list[ReplayOutcome]], None]
 
 
 def _outcomes(
-    first: Position, letters: Sequence[DeadLetter], computed: ComputedRows | None
+    first: Position, dead_letters: Sequence[DeadLetter], computed: ComputedRows | None
 ) -> list[ReplayOutcome]:
     new = {} if computed is None else {each.position: each for each in computed.dead_letters}
     outcomes = []
-    for index, letter in enumerate(letters):
+    for index, dead_letter in enumerate(dead_letters):
         at = Position(first.epoch, first.commit, first.ordinal + index)
         if (again := new.get(at)) is None:
-            outcomes.append(ReplayOutcome(letter, "applied", at))
+            outcomes.append(ReplayOutcome(dead_letter, "applied", at))
         else:
             kind: OutcomeKind = "failed" if again.kind == "failed" else "waiting"
-            outcomes.append(ReplayOutcome(letter, kind, at, again.code, again.facts))
+            outcomes.append(ReplayOutcome(dead_letter, kind, at, again.code, again.facts))
     return outcomes
 
 
 def _with_connected(
-    letters: Sequence[DeadLetter], wanted: Callable[[DeadLetter], bool]
+    dead_letters: Sequence[DeadLetter], wanted: Callable[[DeadLetter], bool]
 ) -> list[DeadLetter]:
     """Return the chosen dead letters of a table and all that share keys with them, in order."""
-    chosen = [wanted(each) for each in letters]
-    keys = {key for each, mine in zip(letters, chosen, strict=True) if mine for key in each.keys}
+    chosen = [wanted(each) for each in dead_letters]
+    keys = {
+        key for each, mine in zip(dead_letters, chosen, strict=True) if mine for key in each.keys
+    }
     grew = True
     while grew:
         grew = False
-        for index, each in enumerate(letters):
+        for index, each in enumerate(dead_letters):
             if not chosen[index] and not keys.isdisjoint(each.keys):
                 chosen[index] = grew = True
                 keys.update(each.keys)
-    return [each for each, mine in zip(letters, chosen, strict=True) if mine]
+    return [each for each, mine in zip(dead_letters, chosen, strict=True) if mine]
 
 
 def _check_edit(groups: Mapping[str, Sequence[DeadLetter]], request: ReplayRequest) -> None:
     """Raise `CannotReplay` unless exactly one change with a row is edited, and not its key."""
-    found = [each for letters in groups.values() for each in letters if request.wanted(each)]
+    found = [
+        each for dead_letters in groups.values() for each in dead_letters if request.wanted(each)
+    ]
     if len(found) != 1:
         raise CannotReplay(
             "Several dead letters match", found=len(found), remedy="Choose one to edit."

@@ -9,7 +9,7 @@ Begin with `model`, where progress and acknowledgement are computed from values 
 batch through `pipeline_run` and `delivery`.
 
 ```
- info            what an engine reports, as frozen values, and the times of a change's hops
+ info            what an engine reports, as frozen values
  model           progress, states, acknowledgement, and what an error leads to (R8)
  lease           the lock on a data directory, and the fence of an engine that was replaced
  store           the control store: term, progress, states and intents, in one SQLite file

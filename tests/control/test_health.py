@@ -252,11 +252,12 @@ def test_a_target_that_is_not_open_yet_is_not_started_and_not_ready(
 ) -> None:
     monkeypatch.setattr(state, "_OPEN_SECONDS", 0.05)
     with market.engine(market.pipeline(Unopenable(free), name="orders")) as engine:
-        found = engine.health()
         wanted = {("pipeline", "orders", "target_opening")}
+        # Until the source is connected, that is the reason why it is not ready.
+        assert await_seen(lambda: wanted <= codes(engine.health().ready))
+        found = engine.health()
         assert found.live.ok
         assert codes(found.startup) == wanted
-        assert wanted <= codes(found.ready)
         free.set()
         assert await_seen(lambda: all_green(engine))
 

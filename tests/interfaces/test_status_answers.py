@@ -204,9 +204,11 @@ def test_a_target_whose_open_hangs_is_the_reason_that_is_shown(
 ) -> None:
     monkeypatch.setattr(state, "_OPEN_SECONDS", 0.05)
     with market.engine(market.pipeline(Unopenable(free), name="orders")) as engine:
+        reason = "its target is being opened, for "
+        # Until the source is connected, that is the reason.
+        assert await_seen(lambda: status_of(engine)["pipelines"][0]["reason"].startswith(reason))
         (pipeline,) = status_of(engine)["pipelines"]
         assert not pipeline["ready"]
-        assert pipeline["reason"].startswith("its target is being opened, for ")
         assert pipeline["opening_seconds"] is not None
         free.set()
         assert engine.await_ready(PATIENCE)

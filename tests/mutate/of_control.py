@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
 EVENTS = "tests/control/test_events.py"
+HEALTH = "tests/control/test_health.py"
+METRICS = "tests/control/test_metrics.py"
 INTENTS = "tests/control/test_intents.py"
 SILENCE = "tests/postgres/test_silence.py"
 CHANGES = "tests/postgres/test_silent_changes.py"
@@ -496,5 +498,41 @@ OF_CONTROL = (
             "tests/control/test_counters.py"
             "::test_a_durable_target_continues_its_counts_exactly[dies]"
         ),
+    ),
+    Mutation(
+        "an engine that hangs is live",
+        "engine/health.py",
+        "live=red if hung >= HUNG_SECONDS else HealthCheck(True)",
+        "live=HealthCheck(True)",
+        test=f"{HEALTH}::test_an_engine_that_hangs_is_red_at_once_and_not_live_when_it_lasts",
+    ),
+    Mutation(
+        "started although a target is not open",
+        "engine/health.py",
+        "            if not (run.was_tried or run.stopped):\n",
+        "            if run.failed:\n",
+        test=f"{HEALTH}::test_a_target_that_is_not_open_yet_is_not_started_and_not_ready",
+    ),
+    Mutation(
+        "a recorder that hangs is live",
+        "engine/health.py",
+        "(age := recording.unreported_seconds) > SILENT_RECORDER_SECONDS",
+        "(age := recording.unreported_seconds) > 1e9",
+        test=f"{HEALTH}::test_a_recorder_that_hangs_is_not_ready_and_later_not_live",
+    ),
+    Mutation(
+        "a lag that is not known is exported as 0",
+        "engine/metrics.py",
+        "_each_pipeline(lambda p: visible_lag(p.info, p.source))",
+        "_each_pipeline(lambda p: visible_lag(p.info, p.source) or 0.0)",
+        test=f"{METRICS}::test_a_lag_that_is_not_known_is_absent_and_not_zero",
+    ),
+    Mutation(
+        "counters that go back by a little after a crash",
+        "engine/metrics.py",
+        "getattr(table.run_counts, counted)",
+        "getattr(table.counts, counted)",
+        test=f"{METRICS}::"
+        "test_counters_begin_at_0_with_each_start_and_what_was_counted_before_is_kept",
     ),
 )

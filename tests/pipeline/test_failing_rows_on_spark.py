@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.changelog.change import Change
+from headrace.changelog.values import (
+    MAX_INT32,
+    MAX_INT64,
+    MIN_INT32,
+    MIN_INT64,
+    BeyondDate,
+    BeyondTimestamp,
+)
 from headrace.errors import JobCancelled, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.definition import DeadLetters
@@ -166,6 +174,29 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
         ]
     assert row_tuples(result, "id") == [("insert", 1, 1)]
     assert "secret" not in repr(result.failures)
+
+
+@pytest.mark.meets("S2", "S6")
+def test_a_row_with_times_that_java_does_not_have_is_told_with_its_condition(
+    spark: Spark, tmp_path: Path
+) -> None:
+    timed = table(
+        ("id", "int64"), ("qty", "int32"), ("day", "date"), ("at", "timestamp"),
+        ("atz", "timestamptz"),
+    )  # fmt: skip
+    first = {"day": BeyondDate(MIN_INT32), "at": BeyondTimestamp(MIN_INT64)}
+    last = {"day": BeyondDate(MAX_INT32), "at": BeyondTimestamp(MAX_INT64)}
+    changes = [
+        insert(number, {"id": number, "qty": 0, "atz": BeyondTimestamp(at, utc=True), **times})
+        for number, (at, times) in enumerate(((MIN_INT64, first), (MAX_INT64, last)), 1)
+    ]
+    parts, facts = batch(tmp_path, timed, changes)
+    found = []
+    for way in ("direct", "job"):
+        runner = SparkRunner(spark, small_batches=way)
+        prepared = runner.prepare(pipeline(transforms=[derive(x="100 / qty")]), TRAITS)
+        found.append([(each.reference, each.code) for each in prepared.rows(parts, facts).failures])
+    assert found == [[((1, 0), "DIVIDE_BY_ZERO"), ((2, 0), "DIVIDE_BY_ZERO")]] * 2
 
 
 @pytest.mark.meets("S2")

@@ -280,9 +280,16 @@ class Spark:
         Planning such a frame computes it, on the driver and without a job. Yields nothing if
         Spark cannot do that.
         """
+        from pyspark.errors import PySparkException
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
-        rows, schema = frame._jdf.collectAsList(), frame._jdf.schema()
+        try:
+            rows, schema = frame._jdf.collectAsList(), frame._jdf.schema()
+        except PySparkException as error:
+            # Java has no value for every date and time, for example for infinity.
+            if error.getCondition() != "EXPRESSION_DECODING_FAILED":
+                raise
+            return
         session = frame.sparkSession
         for at in range(rows.size()):
             row, alone = rows.get(at), rows.subList(at, at + 1)

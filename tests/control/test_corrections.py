@@ -6,7 +6,7 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.errors import CannotReplay, StorageError
-from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.runtime.delivery import Delivery
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
@@ -226,6 +226,29 @@ def test_an_edit_that_is_not_possible_is_refused_with_its_reason(market: Market)
             engine.replay_dead_letters("orders")
         engine.resume("orders")
         assert len(engine.dead_letters()) == 1
+
+
+def test_a_replay_of_many_that_would_fail_again_does_not_stop_the_pipeline(
+    market: Market,
+) -> None:
+    orders, runner = memory(), Runner("bad")
+    few = DeadLetters(max_per_batch=2)
+    with market.engine(market.pipeline(orders, on_error=few), runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        for key in (2, 3, 4):
+            market.put("orders", key, status="bad")
+            assert await_that(engine, lambda: len(engine.dead_letters()) == key - 1)  # noqa: B023
+        letters = engine.dead_letters()
+        for dry_run in (False, True):
+            with pytest.raises(CannotReplay, match="Too many"):
+                engine.replay_dead_letters("orders", dry_run=dry_run)
+        assert engine.dead_letters() == letters
+        (outcome,) = engine.replay_dead_letters("orders", position=letters[0].position)
+        assert outcome.outcome == "failed"
+        runner.bad.clear()
+        outcomes = engine.replay_dead_letters("orders")
+        assert [each.outcome for each in outcomes] == ["applied"] * 3
+        assert engine.is_ready()
 
 
 def test_a_correction_whose_dead_letters_were_not_resolved_is_completed(

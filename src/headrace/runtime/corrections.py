@@ -28,7 +28,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.corrections.overlay import MOST_PARTS
 from headrace.deadletters.ledger import Selection
 from headrace.deadletters.letter import DeadLetter
-from headrace.errors import CannotReplay, HeadraceError
+from headrace.errors import CannotReplay, HeadraceError, RowFailed, TooManyFailed
 from headrace.pipeline.definition import Mode
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.model import Member, TableState
@@ -103,16 +103,16 @@ class Corrections:
 
     @property
     def pending(self) -> bool:
-        """Whether a request waits to be awaited."""
+        """Whether a request waits to be carried out."""
         return bool(self._requests)
 
     def refuse(self, error: HeadraceError) -> None:
         """Answer every request with an error: the run ends, or cannot carry them out."""
-        while self._requests:
-            self._requests.popleft().answer.set_exception(error)
-        awaited, self._awaited = self._awaited, []
-        for request in {id(each.request): each.request for each in awaited}.values():
-            if not request.answer.done():
+        requests = [*self._requests, *(each.request for each in self._awaited)]
+        self._requests.clear()
+        self._awaited.clear()
+        for request in requests:
+            if not request.answer.done():  # a caller that does not wait any more has cancelled it
                 request.answer.set_exception(error)
 
     def carry_out(self, members: Sequence[Member]) -> bool:
@@ -173,6 +173,9 @@ class Corrections:
                 outcomes += self._tried(member, dead_letters, changes)
             request.answer.set_result(tuple(outcomes))
             return True
+        for member, dead_letters, changes in plans:
+            if len(dead_letters) > self._delivery.most_failures:
+                self._tried(member, dead_letters, changes)
         pending = len(plans)
         outcomes = []
 
@@ -250,8 +253,21 @@ class Corrections:
     def _tried(
         self, member: Member, dead_letters: list[DeadLetter], changes: list[TableChanges]
     ) -> list[ReplayOutcome]:
-        """Compute changes without any effect, and return what would become of them."""
-        first, computed = self._delivery.try_changes(member, changes)
+        """
+        Compute changes without any effect, and return what would become of them.
+
+        Raise `CannotReplay` if more would fail than may fail in one batch.
+        """
+        try:
+            first, computed = self._delivery.try_changes(member, changes)
+        except (RowFailed, TooManyFailed) as error:
+            raise CannotReplay(
+                "Too many of the dead letters would fail again, which would stop the pipeline",
+                pipeline=self._name,
+                table=member.table,
+                limit=self._delivery.most_failures,
+                remedy="Correct the cause first, or replay fewer of them: by --code or --position.",
+            ) from error
         return _outcomes(first, dead_letters, computed)
 
     def _delivered(self, first: Position, computed: Mapping[str, ComputedRows]) -> None:

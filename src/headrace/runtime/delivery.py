@@ -279,7 +279,8 @@ class Delivery:
                 return write(self._as_batch(batch, computed))
             except RowsRefused as error:
                 count += len(error.rows)
-                self._limit_refused(error, count)
+                if not batch.corrects:  # these are dead letters in any case
+                    self._limit_refused(error, count)
                 self._leave_out(error, taking, batch, computed, load)
 
     def _leave_out(
@@ -537,6 +538,11 @@ class Delivery:
     def settled_at(self, position: Position) -> bool:
         """Whether the target has nothing after `position`: no batch was tried in vain."""
         return self._intent is None and self.applying is None and position >= self.tried
+
+    @property
+    def most_failures(self) -> int:
+        """How many rows of a batch may fail without stopping the pipeline."""
+        return self._pipeline.most_failures
 
     def needs(self, member: Member) -> frozenset[int]:
         """Return the ids of the columns that are needed to compute a change of a table."""

@@ -186,7 +186,8 @@ def test_the_commands_with_spark_work_when_pasted_and_a_killed_recorder_comes_ba
     terminal.child.send("q")
     assert terminal.to_the_end(SECONDS) == 0
     text = terminal.all_text
-    for part in ("target = source: yes", "nothing lost", "== Physical Plan ==", "Pipeline orders"):
+    way = "directly, without a Spark job"
+    for part in ("target = source: yes", "nothing lost", way, "Pipeline orders"):
         assert part in text
     assert "Traceback" not in text
 

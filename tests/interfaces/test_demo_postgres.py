@@ -70,7 +70,7 @@ def test_on_a_terminal_it_goes_on_and_a_killed_recorder_comes_back(plain: Done) 
     terminal.child.send("q")
     assert terminal.to_the_end(SECONDS) == 0
     text = terminal.all_text
-    for said in ("target = source: yes", "nothing lost", "== Physical Plan =="):
+    for said in ("target = source: yes", "nothing lost", "directly, without a Spark job"):
         assert said in text
     assert "Traceback" not in text
     assert "shop with 3,000 orders" not in text

@@ -29,6 +29,7 @@ OF_A_ROW = {
     ],
     "raised": [Cause("org.apache.spark.SparkRuntimeException", "USER_RAISED_EXCEPTION", "P0001")],
     "a map's key": [Cause(SPARK, "DUPLICATED_MAP_KEY", "23505")],
+    "a number's format": [Cause(SPARK, "INVALID_FORMAT.MISMATCH_INPUT", "42601")],
     "an array too long": [Cause(SPARK, "COLLECTION_SIZE_LIMIT_EXCEEDED.PARAMETER", "54000")],
     "only told": [Cause(SPARK), *stage_failure(
         f"{LOST}{DIVIDE.kind}: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", caused=False

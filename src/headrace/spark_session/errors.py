@@ -49,7 +49,10 @@ _OF_FUNCTION = re.compile(
 
 _DATA_EXCEPTION = "22"
 _ALSO_OF_A_ROW = frozenset(
-    {"USER_RAISED_EXCEPTION", "DUPLICATED_MAP_KEY", "COLLECTION_SIZE_LIMIT_EXCEEDED"}
+    {
+        *("USER_RAISED_EXCEPTION", "DUPLICATED_MAP_KEY", "COLLECTION_SIZE_LIMIT_EXCEEDED"),
+        "INVALID_FORMAT",  # a text that to_number cannot read; a wrong format is found before
+    }
 )
 """Raised only by an expression on a row's values, but with an SQLSTATE of another class."""
 

@@ -143,9 +143,11 @@ class Replay:
         for each in mine:
             at = Position(made.first.epoch, each.commit, each.ordinal)
             key = each.key if each.baseline is not None else None
-            # Where a change was folded into the baseline, its row fails instead.
-            folded = each.baseline is not None and self.began.folded
-            if (at, each.baseline, key) not in settled and not folded:
+            # Where a change is in a baseline that was loaded instead, its row fails: in a folded
+            # one, or in a newer copy that was in the log already, and that does not cover it.
+            others = self.began.folded or self.began.baseline not in {b for _, b, _ in settled}
+            elsewhere = each.baseline is not None and others
+            if (at, each.baseline, key) not in settled and not elsewhere:
                 self.left.append(f"{made.first} leaves {each}")
             self.letters.remove(each)
         self.held -= made.keys

@@ -563,7 +563,7 @@ class LogReader:
             )
 
     def folder(self, name: str) -> Files:
-        """Return a folder beside the segments, where whoever reads them can read, too."""
+        """Return a folder next to the segments, which those who read them can read, too."""
         return self._files.within(f"log/{self._source}/{name}")
 
     def path(self, file: File) -> str:

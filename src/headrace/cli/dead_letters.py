@@ -44,7 +44,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from headrace.deadletters.ledger import Purged
     from headrace.deadletters.letter import DeadLetter
     from headrace.storage.records import Records
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 # --- `headrace dead-letters` ----------------------------------------------------------------------
@@ -252,19 +255,32 @@ def summarize_dead_letters(
         )
 
 
+def _selection_options(command: _Command) -> _Command:
+    """Add the options that select dead letters, and the note that stays with them."""
+    for option in reversed(
+        (
+            click.option("--table", metavar="TABLE", help="Only this table."),
+            click.option("--code", metavar="CODE", help="Only those with this reason."),
+            click.option(
+                "--before",
+                metavar="MOMENT",
+                callback=as_moment,
+                help="Only of changes before a position, or parked before a time or an age (-7d).",
+            ),
+            click.option("--position", metavar="POSITION", help="Only those at this position."),
+            click.option(
+                "--note", metavar="TEXT", default="", help="Why; stays with them in list --all."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @dead_letters.command("purge", short_help="Give up changes that became dead letters.")
 @click.argument("pipeline")
 @engine_options
-@click.option("--table", metavar="TABLE", help="Only this table.")
-@click.option("--code", metavar="CODE", help="Only those with this reason.")
-@click.option(
-    "--before",
-    metavar="MOMENT",
-    callback=as_moment,
-    help="Only of changes before a position, or parked before a time or an age (-7d).",
-)
-@click.option("--position", metavar="POSITION", help="Only those at this position.")
-@click.option("--note", metavar="TEXT", default="", help="Why; stays with them in list --all.")
+@_selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would be purged, without doing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
@@ -322,16 +338,7 @@ def purge_dead_letters(
 @dead_letters.command("replay", short_help="Apply dead letters to the target.")
 @click.argument("pipeline")
 @engine_options
-@click.option("--table", metavar="TABLE", help="Only this table.")
-@click.option("--code", metavar="CODE", help="Only those with this reason.")
-@click.option(
-    "--before",
-    metavar="MOMENT",
-    callback=as_moment,
-    help="Only of changes before a position, or parked before a time or an age (-7d).",
-)
-@click.option("--position", metavar="POSITION", help="Only those at this position.")
-@click.option("--note", metavar="TEXT", default="", help="Why; stays with them in list --all.")
+@_selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")
 @json_option
 def replay_dead_letters(

@@ -341,12 +341,6 @@ class Journal:
                     held[key] = min(begins, held.get(key, begins))
         return held
 
-    def settled(self) -> Iterator[tuple[Correction, SettledDeadLetter]]:
-        """Yield the dead letters that corrections apply: they are resolved, or are to be."""
-        for each in self.all():
-            for settled in each.record.settles:
-                yield each, settled
-
     def end(self, table: str, keys: Collection[bytes] | None) -> None:
         """Note that later changes have these keys, or with None that the table was emptied."""
         with self._sure():

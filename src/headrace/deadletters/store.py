@@ -337,7 +337,7 @@ class DeadLetterStore:
         """
         Return the dead letters by position; with `superseded` also those that ended.
 
-        With `after`, only those of later positions. With `limit`, only so many, and the rest of
+        With `after`, only those of later positions. With `limit`, that number, and the rest of
         those at the last position: so the next ones are after it.
         """
 

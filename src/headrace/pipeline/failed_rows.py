@@ -135,7 +135,7 @@ class Isolation:
             )
 
     def limit_refused(self, error: RowsRefused, table: str) -> None:
-        """Raise if the target may not refuse so many rows, in addition to those that failed."""
+        """Raise if refused and failed rows together are more than the pipeline allows."""
         count = len(self._failures) + len(error.rows)
         limit_refused(error, count, self._most, {**self._facts, "table": table})
 

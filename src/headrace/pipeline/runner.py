@@ -103,7 +103,7 @@ DIRECT_BYTES = 1 << 20
 """The largest batch that is computed directly; a job can use all cores for a larger one."""
 
 CHECK_EVERY = 1_000
-"""One direct batch in so many is computed by a job as well."""
+"""One direct batch in this number is computed by a job as well."""
 
 
 class SparkRunner:

@@ -189,7 +189,7 @@ class Corrections:
         for member, dead_letters, changes in plans:
             kind: Literal["replay", "edit"] = "replay" if request.edits is None else "edit"
             made = self._delivery.correct(kind, member, dead_letters, changes, request.note)
-            self._awaited.append(_Awaited(made.number, made.first, dead_letters, request, settled))
+            self._awaited.append(_Awaited(made.first, dead_letters, request, settled))
         return True
 
     def _may_take(self, member: Member, dead_letters: Sequence[DeadLetter]) -> bool:
@@ -282,7 +282,6 @@ class Corrections:
 class _Awaited:
     """A correction that was stored and not delivered yet."""
 
-    number: int
     first: Position
     dead_letters: list[DeadLetter]
     request: ReplayRequest

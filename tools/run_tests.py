@@ -133,8 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="write the counts there, as JSON")
     asked, words = parser.parse_known_args(arguments)
     asked.paths += words  # options of pytest's
-    # Tests that start processes wait for them now and then: others have the cores meanwhile.
-    jobs = asked.jobs or (2 if asked.tier == "fast" else 4)
+    # Tests wait for threads and processes now and then: others have the cores meanwhile.
+    jobs = asked.jobs or (3 if asked.tier == "fast" else 4)
     whole = not asked.paths and asked.marked is None
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as folder:

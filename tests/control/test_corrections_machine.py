@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headrace.deadletters.letter import DeadLetter
 from headrace.pipeline.definition import DeadLetters, Pipeline
@@ -210,7 +217,5 @@ class Corrected(RuleBasedStateMachine):
 
 
 @pytest.mark.meets("ACC-16", "ENG-47")
-class TestCorrected(Corrected.TestCase):  # type: ignore[name-defined,misc]
-    """The machine as a test."""
-
-    settings = examples(15, stateful_step_count=25)
+def test_rows_and_dead_letters_are_the_model_s_whatever_happens() -> None:
+    run_state_machine_as_test(Corrected, settings=examples(15, stateful_step_count=25))

@@ -40,8 +40,17 @@ class Made(NamedTuple):
 
     number: int
 
+    holds: Mapping[object, tuple[int, int]]
+    """By key, the commit and ordinal of the first of its dead letters that it applied."""
+
     moved: bool = False
     """Whether it has what earlier ones did, for a table that is loaded from rows after them."""
+
+    def has(self, at: Position) -> bool:
+        """Whether one of its changes is there."""
+        place = (self.first.epoch, self.first.commit)
+        index = at.ordinal - self.first.ordinal
+        return (at.epoch, at.commit) == place and 0 <= index < len(self.changes)
 
     def covered_by(self, began: Beginning, copy: int) -> bool:
         """Whether rows that were copied later replace it."""
@@ -99,11 +108,16 @@ class Corrections:
             self._check_moved(pipeline, correction, life, changes)
         settles = []
         wanted: list[Change] = []
+        holds: dict[object, tuple[int, int]] = {}
         for letter in correction.record.settles:
             at = Position.parse(letter.position)
             found = self._origin(pipeline, correction.table, log, life, at, letter, baselines)
             wanted.append(found)
             side = found.after or found.before or {}
+            begins = (at.commit, min(at.ordinal, CHANGES_END) if letter.baseline else at.ordinal)
+            for each in (found.before, found.after):
+                if each is not None:
+                    holds[each["id"]] = min(begins, holds.get(each["id"], begins))
             settles.append((at, letter.baseline, side["id"] if letter.baseline else None))
         edited = correction.record.kind == "edit"
         moved = correction.record.kind == "move"
@@ -131,6 +145,7 @@ class Corrections:
             frozenset(keys),
             frozenset(settles),
             correction.number,
+            holds,
             moved,
         )
         return True
@@ -138,7 +153,7 @@ class Corrections:
     def lost(self, pipeline: int, table: TableName, began: Beginning, copy: int) -> list[str]:
         """Return which rows a table that began with folded rows lacks: corrected before, as is."""
         mine = self.of(pipeline, table, began, copy)
-        moved = {key for made in mine if made.moved for key in made.keys}
+        moved = {key for made in mine if made.first.commit == began.commit for key in made.keys}
         return [
             f"{made.first} decides about {key}"
             for made in self._made.values()
@@ -150,16 +165,7 @@ class Corrections:
             and not made.covered_by(began, copy)
             for key in made.keys - moved
             if self._decider(pipeline, table, made.life, key, began.commit) is made
-            and not self._later(made, key)
         ]
-
-    def _later(self, made: Made, key: object) -> bool:
-        """Whether a later correction has the key: it holds the row from before on."""
-        return any(
-            key in each.keys and each.first > made.first and not each.moved
-            for each in self._made.values()
-            if (each.pipeline, each.table, each.life) == (made.pipeline, made.table, made.life)
-        )
 
     def _decider(
         self, pipeline: int, table: TableName, life: int, key: object, commit: int

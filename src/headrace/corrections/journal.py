@@ -23,8 +23,7 @@ correction has what they did to these rows.
 
 The dead letters that a correction applies are resolved. But when the log before it is read again,
 their changes may fail again: then their keys are held up to the correction, without dead letters,
-so that the rows end as they did the first time. A correction that replaces another one of the same
-row holds it from the same position on.
+so that the rows end as they did the first time.
 
 Each record is a file with a number, created exclusively and synced, as dead letters are; the rows
 are in it, as an Arrow stream, with the schema that they were captured with, and are read when they
@@ -50,7 +49,13 @@ import xxhash
 from headrace.changelog.change import Op, TableChanges
 from headrace.changelog.entries import SchemaColumn
 from headrace.changelog.history import as_columns, as_table
-from headrace.changelog.position import CHANGES_END, Position, before_corrections, in_log
+from headrace.changelog.position import (
+    CHANGES_END,
+    Position,
+    before_commit,
+    before_corrections,
+    in_log,
+)
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.keys import packed_keys
 from headrace.errors import AlreadyStored, CorruptJournal, UnknownFormat
@@ -163,9 +168,6 @@ class KeptCorrection(msgspec.Struct, frozen=True, array_like=True):
     changed: tuple[tuple[bytes, str], ...]
     """Keys, each with the position from which on something newer decides about its row."""
 
-    holds: tuple[tuple[bytes, str], ...]
-    """Keys, each with the position from which on it is held up to the correction."""
-
 
 class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """Names all corrections before it that count; everything else before it may be removed."""
@@ -261,16 +263,14 @@ class Correction:
 
     def decided_at(self, first: Position) -> frozenset[bytes]:
         """
-        Return the keys about whose rows it decided at F, and that no later correction holds.
+        Return the keys about whose rows it decided at F.
 
-        A correction that replaces this one holds the key from before F on, and is delivered.
+        Not those of a correction that stands at the commit of F, which is delivered after F.
         """
-        at = before_corrections(first)
         return frozenset(
             key
             for key in self.record.keys
-            if (since := self.changed.get(key)) is None
-            or (since.ordinal < CHANGES_END and since > at)
+            if (since := self.changed.get(key)) is None or before_commit(since) > in_log(first)
         )
 
     def override(self, key: bytes, since: Position) -> None:
@@ -451,6 +451,24 @@ class Journal:
                 held[key] = min(begins, held.get(key, begins))
         return held
 
+    def replaced(self, table: str, loaded: tuple[int, Position]) -> frozenset[bytes]:
+        """
+        Return the keys of rows that corrections at F decide about, right after they are loaded.
+
+        If such a row cannot be computed, no dead letter is needed. `loaded` is as for `next`.
+        """
+        first = loaded[1]
+        with self._lock:
+            return frozenset(
+                key
+                for each in self._known.values()
+                if each.table == table
+                and each.counts
+                and (each.first.epoch, each.first.commit) == (first.epoch, first.commit)
+                and not each.covered_by(*loaded)
+                for key in each.record.keys
+            )
+
     def watched(self, table: str, first: Position, last: Position) -> frozenset[bytes]:
         """Return the keys of which it matters whether changes from `first` to `last` have them."""
         with self._lock:
@@ -589,8 +607,7 @@ class Journal:
                 number=self._last + 1,
                 pipeline=self._pipeline,
                 kept=tuple(
-                    KeptCorrection(n, kept[n].ended, _texts(kept[n].changed), _texts(kept[n].holds))
-                    for n in sorted(kept)
+                    KeptCorrection(n, kept[n].ended, _texts(kept[n].changed)) for n in sorted(kept)
                 ),
                 at=self._now(),
             )
@@ -693,14 +710,14 @@ class Journal:
         number = record.number
         correction = as_correction(record)
         correction.record, correction.read = _lean(record), lambda: self._correction(number)
+        for settled in record.settles:
+            begins = before_corrections(Position.parse(settled.position))
+            for key in settled.keys:
+                correction.holds[key] = min(begins, correction.holds.get(key, begins))
         return correction
 
     def _add(self, new: Correction) -> None:
         """Add a correction: it takes the rows of its keys over from those that it follows."""
-        for settled in new.record.settles:
-            begins = before_corrections(Position.parse(settled.position))
-            for key in settled.keys:
-                new.holds[key] = min(begins, new.holds.get(key, begins))
         keys = frozenset(new.record.keys)
         for each in self._known.values():
             if each.table != new.table or not each.counts or each.first >= new.first:
@@ -711,8 +728,6 @@ class Journal:
                     continue
                 if since is not None:  # it was moved to before what changed the row
                     new.override(key, since)
-                if key in each.holds:
-                    new.holds[key] = min(each.holds[key], new.holds.get(key, new.first))
                 each.override(key, new.first)
         self._known[new.number] = new
 
@@ -746,8 +761,9 @@ class Journal:
             known = before.get(kept.number)
             if known is None:
                 known = self._known_as(_lean(self._correction(kept.number)))
-                known.changed, known.holds = _positions(kept.changed), _positions(kept.holds)
-                known.ended = kept.ended
+                known.changed = _positions(kept.changed)
+                if kept.ended is not None:
+                    known.end(kept.ended)
             self._known[kept.number] = known
         self._cut, self._notes = checkpoint.number, 0
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.changelog.entries import File
 from headrace.changelog.history import BaselineWindow
-from headrace.changelog.position import CHANGES_END, Position, in_log
+from headrace.changelog.position import CHANGES_END, Position, before_commit, in_log
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import describe, read_segment, segment_bytes, verify
@@ -53,7 +53,7 @@ class CorrectedLog:
         end = self._log.end
         lasts = [each.last for each in self._journal.all() if each.table in tables and each.counts]
         # A correction is placed where the pipeline stands, which is never beyond the log's end.
-        return max([end, *(last for last in lasts if in_log(end) >= in_log(last))])
+        return max([end, *(last for last in lasts if in_log(end) >= before_commit(last))])
 
     def next_batch(
         self,

@@ -37,6 +37,7 @@ from headrace.changelog.change import TableChanges
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.position import (
     CHANGES_END,
+    MAX_ORDINAL,
     ORIGIN,
     Position,
     before_corrections,
@@ -502,6 +503,9 @@ class Delivery:
         """Move corrections that rows folded up to F lack to F, before they are loaded."""
         lineage = self._context.log.lineage or ""
         known = member.stored if member.lineage == lineage else ORIGIN
+        if baseline.copy:
+            # The log is folded by whole commits, and only those that the pipeline had stored.
+            known = Position(known.epoch, known.commit, MAX_ORDINAL)
         loaded = (baseline.copy or baseline.baseline, first)
         self._context.check_run()
         self.journal.move(member.table, loaded, lineage, known)
@@ -731,7 +735,9 @@ class Delivery:
         if failures:
             log = self._context.log
             new = baseline_dead_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new, (baseline.copy or baseline.baseline, first))
+            loaded = (baseline.copy or baseline.baseline, first)
+            replaced = self.journal.replaced(baseline.table, loaded)
+            self._keep([each for each in new if replaced.isdisjoint(each.keys)], loaded)
 
     # -- frames, and rows that executors prepare --------------------------------------
 

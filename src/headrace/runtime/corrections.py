@@ -137,12 +137,13 @@ class Corrections:
 
     def _carry_out(self, request: ReplayRequest, members: Sequence[Member]) -> bool:
         """Make corrections of a request; False if one of its tables cannot take them yet."""
-        if self._mode != "baseline_then_changes":
+        if self._mode == "baseline":
+            # It has no changes that a correction could stand among, and when its target is rebuilt
+            # from other rows, nobody knows whether the source has changed the row meanwhile.
             raise CannotReplay(
-                f"A pipeline in mode {self._mode} cannot apply its dead letters",
+                "A pipeline in mode baseline cannot apply its dead letters",
                 pipeline=self._name,
-                remedy="In mode baseline, reload the table. In mode changes, use a pipeline in mode"
-                " baseline_then_changes.",
+                remedy="Correct the cause, or the row at its source, and reload the table.",
             )
         by_table: dict[str, list[DeadLetter]] = {}
         for each in self._delivery.dead_letters.all():

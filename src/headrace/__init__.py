@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError, RefusedRow, RowRefused, RowsRefused
     from headrace.lake.target import table
     from headrace.observe.metrics import Metric
-    from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
+    from headrace.pipeline.definition import TTL, DeadLetters, LagLimit, Pipeline
     from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
         derive,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from headrace.targets.target import FrameBatch
 
 __all__ = [
+    "TTL",
     "DeadLetter",
     "DeadLetters",
     "Engine",
@@ -108,6 +109,7 @@ __all__ = [
 
 
 _MODULES = {
+    "TTL": "headrace.pipeline.definition",
     "DeadLetter": "headrace.deadletters.letter",
     "DeadLetters": "headrace.pipeline.definition",
     "Engine": "headrace.engine.engine",

@@ -54,6 +54,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - CorruptJournal           a file of corrections is missing or damaged
     - CannotReplay             a dead letter cannot be replayed or edited now
+    - CannotExpire             a target, or a table, whose rows cannot expire
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -121,6 +122,7 @@ __all__ = [
     "BadTable",
     "BadTransform",
     "BadValue",
+    "CannotExpire",
     "CannotPack",
     "CannotReplay",
     "CaptureError",
@@ -1111,6 +1113,14 @@ class CannotReplay(PipelineError):
 
     code = "pipeline.cannot_replay"
     remedy = "See the reason. `headrace dead-letters list` shows what is parked."
+
+
+class CannotExpire(PipelineError):
+    """A pipeline has a ttl, and rows of this target, or of this table, cannot expire."""
+
+    code = "pipeline.cannot_expire"
+    exit_code = 2
+    remedy = "Leave ttl out, or use the target memory()."
 
 
 class JobFailed(PipelineError):

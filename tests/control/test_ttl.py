@@ -1,0 +1,237 @@
+"""Rows that expire, stepped by hand: a clock that only the test moves, and lives of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from headrace.changelog.position import CHANGES_END
+from headrace.errors import CannotExpire, StorageError, UnknownColumn, WrongValue
+from headrace.observe.events import RowsExpired
+from headrace.pipeline.definition import TTL, Pipeline
+from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.store import ProgressStore
+from headrace.targets.memory import IndexedMemory, memory
+from headrace.testing.target import ScriptedTarget
+from tests.control.stepping import Stepping
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+
+
+def at(seconds: float) -> str:
+    """Return a time so many seconds after the beginning, as text."""
+    return datetime.fromtimestamp(NOW + seconds, UTC).isoformat()
+
+
+class Expiring(Stepping):
+    """Orders whose status is a time, after which they are gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.wall_behind = 0.0
+        self.target: IndexedMemory = memory()
+
+    def clock(self) -> float:
+        return self.seconds
+
+    def wall(self) -> float:
+        return NOW + self.seconds - self.wall_behind
+
+    def pipeline(self, scan: float = 10.0) -> Pipeline:
+        self.target = memory()
+        ttl = TTL("status", scan=scan)
+        return Pipeline(self.source, "orders", self.target, name="orders", ttl=ttl)
+
+    def live(self, scan: float = 10.0) -> PipelineRun:
+        """Return a run whose table is shown, in a new life of the engine."""
+        run = self.run(self.pipeline(scan))
+        self.settle(run)
+        return run
+
+    def rest(self, run: PipelineRun, seconds: float = 0.0) -> None:
+        """Let time pass, and let the run do what is to be done."""
+        self.seconds += seconds
+        self.settle(run)
+
+    @property
+    def shown(self) -> Mapping[int, str]:
+        return {row["id"]: row["status"] for row in self.target.all()}
+
+
+@pytest.fixture
+def world() -> Iterator[Expiring]:
+    yield Expiring()
+
+
+def test_a_row_is_deleted_once_its_time_has_passed(world: Expiring) -> None:
+    run = world.live()
+    heard = world.target.changes()
+    world.put(1, at(25))
+    world.put(2, at(1_000))
+    world.put(3, "no time")
+    world.rest(run)
+    assert set(world.shown) == {1, 2, 3}
+    world.rest(run, 10)
+    world.rest(run, 10)
+    assert set(world.shown) == {1, 2, 3}
+    reached = run.reached
+    world.rest(run, 10)
+    assert set(world.shown) == {2, 3}
+    (event,) = [each for each in world.events if isinstance(each, RowsExpired)]
+    assert (event.pipeline, event.table, event.rows) == ("orders", "orders", 1)
+    # After the commit that was reached, and before the next one.
+    assert event.position == run.reached == world.target.position
+    assert (reached.commit, CHANGES_END + 1) == (run.reached.commit, run.reached.ordinal)
+    heard.end()
+    told = [(change.op, change.key) for change in heard]
+    assert told == [("insert", (1,)), ("insert", (2,)), ("insert", (3,)), ("delete", (1,))]
+    assert run.delivery.counters.total().counts.expired == 1
+
+
+def test_a_row_that_has_expired_is_not_shown_when_it_arrives(world: Expiring) -> None:
+    world.put(1, at(-5))
+    world.put(2, at(50))
+    run = world.live()
+    assert set(world.shown) == {2}
+    world.put(3, at(-5))
+    world.put(2, at(-1))
+    world.rest(run)
+    assert set(world.shown) == set()
+    world.put(3, at(60))
+    world.rest(run)
+    assert set(world.shown) == {3}
+
+
+def test_a_row_that_gets_a_later_time_stays(world: Expiring) -> None:
+    run = world.live()
+    world.put(1, at(5))
+    world.rest(run)
+    # It is in the log, and not at the target, when its old time passes.
+    world.put(1, at(500))
+    world.rest(run, 20)
+    assert world.shown == {1: at(500)}
+    world.rest(run, 20)
+    assert world.shown == {1: at(500)}
+
+
+def test_expired_rows_do_not_come_back_when_the_table_is_rebuilt_with_a_clock_set_back(
+    world: Expiring,
+) -> None:
+    run = world.live()
+    world.put(1, at(5))
+    world.put(2, at(900))
+    world.rest(run, 20)
+    assert set(world.shown) == {2}
+    world.wall_behind = 600
+    again = world.live()
+    assert set(world.shown) == {2}
+    world.put(3, at(10))
+    world.rest(again, 5)
+    assert set(world.shown) == {2}
+
+
+def test_expired_rows_do_not_come_back_by_a_reload(world: Expiring) -> None:
+    run = world.live()
+    world.put(1, at(5))
+    world.put(2, at(25))
+    world.rest(run, 10)
+    assert set(world.shown) == {2}
+    heard = world.target.changes()
+    newest = world.log.usable_baseline("orders")
+    run.ask_reload("orders", newest.baseline if newest else 0)
+    # The copy is loaded before the time of one of its rows, and shown after it.
+    while run.members[0].load is None:
+        if run.step() is not None:
+            world.take_baseline()
+    world.rest(run, 20)
+    assert run.members[0].baseline > (newest.baseline if newest else 0)
+    assert set(world.shown) == set()
+    heard.end()
+    assert [(change.op, change.key) for change in heard] == [("delete", (2,))]
+
+
+def test_what_has_expired_is_stored_before_a_row_is_deleted(world: Expiring) -> None:
+    run = world.run(world.pipeline(), kind=FullStore)
+    world.settle(run)
+    world.put(1, at(5))
+    world.rest(run)
+    FullStore.full = True
+    try:
+        world.seconds += 20
+        run.step()
+        assert isinstance(run.error, StorageError)
+        assert set(world.shown) == {1}
+    finally:
+        FullStore.full = False
+    run.step()
+    assert set(world.shown) == set()
+
+
+class FullStore(ProgressStore):
+    """A control store that may have no space for what has expired."""
+
+    full = False
+
+    def expire(self, pipeline: str, upto: int) -> None:
+        if self.full:
+            raise StorageError("control.sqlite could not be written")
+        super().expire(pipeline, upto)
+
+
+def test_the_count_of_expired_rows_is_kept_over_restarts(world: Expiring) -> None:
+    run = world.live()
+    world.put(1, at(5))
+    world.put(2, at(30))
+    world.rest(run)
+    world.rest(run, 20)
+    run.close()
+    again = world.live()
+    world.rest(again, 20)
+    assert again.delivery.counters.total().counts.expired == 2
+    assert again.delivery.counters.run_total().expired == 1
+
+
+def test_a_paused_pipeline_deletes_nothing_and_does_not_wake(world: Expiring) -> None:
+    run = world.live()
+    world.put(1, at(5))
+    world.rest(run)
+    run.pause()
+    world.rest(run, 20)
+    assert (set(world.shown), run.wakes_in) == ({1}, None)
+    run.resume()
+    world.rest(run)
+    assert (set(world.shown), run.wakes_in) == (set(), 10)
+
+
+def test_the_first_moment_of_the_year_1_and_other_text_are_no_times(world: Expiring) -> None:
+    run = world.live()
+    texts = ["0001-01-01T00:00:00Z", "", "soon", "2026-02-30T00:00:00Z", "12"]
+    for key, text in enumerate(texts, 1):
+        world.put(key, text)
+    world.rest(run, 20)
+    assert list(world.shown.values()) == texts
+    gone = ["2025-01-01", "2025-01-01 10:00:00", "2025-01-01T10:00:00+05:00"]
+    gone += ["2025-01-01T10:00:00.123456789Z", "2025-01-01t10:00:00z"]
+    for key, text in enumerate(gone, 1):
+        world.put(key, text)
+    world.rest(run)
+    assert set(world.shown) == set()
+
+
+def test_what_cannot_expire_is_refused_by_name() -> None:
+    world = Expiring()
+    with pytest.raises(CannotExpire) as refused:
+        Pipeline(world.source, "orders", ScriptedTarget(), ttl=TTL("status"))
+    assert refused.value.facts["target"] == "scripted"
+    with pytest.raises(UnknownColumn, match="until"):
+        world.run(Pipeline(world.source, "orders", memory(), ttl=TTL("until")))
+    with pytest.raises(CannotExpire) as refused:
+        world.run(Pipeline(world.source, "orders", memory(), ttl=TTL("id")))
+    assert refused.value.facts["column"] == "id"
+    with pytest.raises(WrongValue):
+        TTL("status", scan="10ms")
+    with pytest.raises(WrongValue):
+        TTL("")

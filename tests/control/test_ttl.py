@@ -57,7 +57,7 @@ class Expiring(Stepping):
         self.settle(run)
 
     @property
-    def shown(self) -> Mapping[int, str]:
+    def shown(self) -> Mapping[object, object]:
         return {row["id"]: row["status"] for row in self.target.all()}
 
 

@@ -682,12 +682,13 @@ class Delivery:
         assert self.expiry is not None
         if (upto := self.expiry.next()) is None:
             return False
-        together: dict[Position, list[Member]] = {}
+        together: dict[Position | str, list[Member]] = {}
         for member in members:
-            together.setdefault(member.reached, []).append(member)
+            # One that has to be loaded again may still be seen, at a position of its own.
+            together.setdefault(member.reached if member.shown else member.table, []).append(member)
         counts: dict[str, tuple[int, Position]] = {}
-        for reached, group in together.items():
-            at = after(reached)
+        for group in together.values():
+            at = after(group[0].reached)
             found = {member.table: self._expired(member, upto) for member in group}
             if not any(rows.num_rows for rows in found.values()):
                 continue

@@ -291,9 +291,8 @@ class PipelineRun:
         expiry = self.delivery.expiry
         if expiry is None or expiry.due_in:
             return
-        shown = [member for member in self.members if member.shown]
-        if all(map(self.delivery.may_insert, shown)):
-            self.delivery.expire(shown)
+        if all(self.delivery.may_insert(member) for member in self.members if member.shown):
+            self.delivery.expire(self.members)
         else:
             expiry.put_off()
 

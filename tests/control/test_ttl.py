@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace.changelog.position import CHANGES_END
+from headrace.deadletters.ledger import Selection
 from headrace.errors import CannotExpire, StorageError, UnknownColumn, WrongValue
 from headrace.observe.events import RowsExpired
 from headrace.pipeline.definition import TTL, Pipeline
+from headrace.runtime.corrections import ReplayRequest
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.store import ProgressStore
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
+from tests.support.arrow_runner import ArrowRunner
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
@@ -179,6 +182,29 @@ class FullStore(ProgressStore):
         if self.full:
             raise StorageError("control.sqlite could not be written")
         super().expire(pipeline, upto)
+
+
+def test_a_scan_waits_for_a_correction_that_stands_where_it_would(world: Expiring) -> None:
+    bad = {"bad"}
+    runner = ArrowRunner(world.disk, lambda _, row: "BAD" if row["status"] in bad else None)
+    run = world.run(world.pipeline(), runner)
+    world.settle(run)
+    world.put(1, at(5))
+    world.put(2, "bad")
+    world.rest(run)
+    (letter,) = run.delivery.dead_letters.all()
+    request = ReplayRequest(Selection(position=letter.position), {"status": "mended"})
+    run.corrections.ask(request)
+    run.requests += 1
+    while not run.delivery.journal.all():
+        run.step()
+    world.rest(run, 20)
+    assert request.answer.result(0)[0].outcome == "applied"
+    assert world.shown == {1: at(5), 2: "mended"}
+    world.rest(run, 1)
+    assert world.shown == {2: "mended"}
+    world.live()
+    assert set(world.shown) == {2}
 
 
 def test_the_count_of_expired_rows_is_kept_over_restarts(world: Expiring) -> None:

@@ -648,21 +648,17 @@ class Delivery:
 
     def may_insert(self, member: Member) -> bool:
         """
-        Whether something of the pipeline's own can stand where a table is now.
+        Whether deletes of the pipeline's own can stand where a table is now.
 
-        Not if it is of a log that was lost, and has not been recorded again: it will be loaded. Not
-        between two attempts of a batch: the target may have it already. Not within a commit, nor
-        before a correction that stands after the same one, and comes next.
+        Not between two attempts of a batch: the target may have it already. Not within a commit,
+        nor before a correction that stands after the same commit, and comes next.
         """
-        lineage = self.source_log.lineage
-        reached = member.reached
+        reached, lineage = member.reached, self.source_log.lineage or ""
         end = Position(reached.epoch, reached.commit, MAX_ORDINAL)
         return (
-            lineage not in (None, "")
-            and member.lineage == lineage
-            and self.settled_at(reached)
+            self.settled_at(reached)
             and self.at_a_commits_end(member)
-            and self.journal.next(lineage or "", (member.table,), reached, end, None) is None
+            and self.journal.next(lineage, (member.table,), reached, end, None) is None
         )
 
     def at_a_commits_end(self, member: Member) -> bool:

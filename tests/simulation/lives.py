@@ -29,7 +29,7 @@ class Seat:
     @property
     def upto(self) -> int:
         """The watermark up to which its rows have expired."""
-        return 0 if self.expiry is None else self.expiry.upto
+        return 0 if self.expiry is None else self.expiry.mark.upto
 
 
 @dataclass(slots=True)

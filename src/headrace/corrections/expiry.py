@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -44,9 +45,53 @@ _WHOLE: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?)?")
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiryWatermark:
+    """Rows whose time in the column `field` is not after `upto` have expired."""
+
+    field: str
+    upto: int
+    """Microseconds since 1970."""
+
+    def columns(self, table: TableSchema) -> list[str]:
+        """Return the columns of the target that a scan reads."""
+        return list(dict.fromkeys([*table.key, self.field]))
+
+    def expired(self, rows: pa.Table) -> pa.Table:
+        """Return those of a target's rows that have expired."""
+        return rows.filter(pa.array(self._mask(rows, 0)))
+
+    def unexpired(self, rows: pa.Table) -> pa.Table:
+        """Return rows of a baseline without those that have expired."""
+        gone = self._mask(rows, 0)
+        return rows.filter(pa.array(~gone)) if gone.any() else rows
+
+    def applied(self, rows: pa.Table, output: TableSchema) -> pa.Table:
+        """Return a batch's rows, with a delete for each row that has expired."""
+        ops = rows.column(0).to_numpy()
+        gone = ((ops == Op.INSERT) | (ops == Op.UPDATE)) & self._mask(rows, BATCH_META)
+        if not gone.any():
+            return rows
+        mask = pa.array(gone)
+        columns = list(rows.columns)
+        columns[0] = pc.if_else(mask, pa.scalar(int(Op.DELETE), columns[0].type), columns[0])
+        for index, column in enumerate(output.columns, BATCH_META):
+            if column.name not in output.key:
+                nothing = pa.scalar(None, columns[index].type)
+                columns[index] = pc.if_else(mask, nothing, columns[index])
+        return pa.Table.from_arrays(columns, schema=rows.schema)
+
+    def _mask(self, rows: pa.Table, first: int) -> npt.NDArray[np.bool_]:
+        """Return which rows have expired; their columns begin at `first`, after any of ours."""
+        column = rows.column(rows.column_names.index(self.field, first))
+        times = _times(column).fill_null(np.iinfo(np.int64).max).to_numpy()
+        gone: npt.NDArray[np.bool_] = (times <= self.upto) & (times != _NEVER)
+        return gone
+
+
 class Expiry:
     """
-    The expiry watermark of one pipeline. Only for the run's thread, but for what is read.
+    The expiry watermark of one pipeline, and when to scan. For the run's thread; `mark` for all.
 
     `store` makes a watermark durable, and raises if it may not be; `clock` is monotonic, and `wall`
     has the seconds since 1970.
@@ -60,9 +105,8 @@ class Expiry:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self.field = field
-        self.upto = 0
-        """The watermark: rows whose time is not after it have expired."""
+        self.mark = ExpiryWatermark(field, 0)
+        """What the target shows is as of this watermark."""
 
         self._every = every
         self._store = store
@@ -72,9 +116,7 @@ class Expiry:
 
     def recall(self, upto: int) -> None:
         """Continue at the stored watermark of earlier runs."""
-        self.upto = max(self.upto, upto)
-
-    # -- when ---------------------------------------------------------------------------
+        self.mark = replace(self.mark, upto=max(self.mark.upto, upto))
 
     @property
     def due_in(self) -> float:
@@ -85,61 +127,21 @@ class Expiry:
         """Try again soon: a scan cannot be done now."""
         self._due_at = self._clock() + min(AGAIN_SECONDS, self._every)
 
-    def next(self) -> int | None:
-        """Store the watermark of a scan that begins now, and return it; None if time stands."""
+    def begin(self) -> ExpiryWatermark | None:
+        """Store the watermark of a scan that begins now, and return it; None if it is none."""
         upto = int(self._wall() * 1_000_000)
-        if upto <= self.upto:
+        if upto <= self.mark.upto:
             # The clock was set back: what has expired stays so.
             self._due_at = self._clock() + self._every
             return None
         # Before the first row is deleted: none of them may come back.
         self._store(upto)
-        return upto
+        return replace(self.mark, upto=upto)
 
-    def done(self, upto: int) -> None:
-        """Note that the target has no row that expired up to there."""
-        self.upto = upto
+    def done(self, mark: ExpiryWatermark) -> None:
+        """Note that the target has no row that has expired by this watermark."""
+        self.mark = mark
         self._due_at = self._clock() + self._every
-
-    # -- which --------------------------------------------------------------------------
-
-    def needs(self, table: TableSchema) -> list[str]:
-        """Return the columns of the target that a scan reads."""
-        return list(dict.fromkeys([*table.key, self.field]))
-
-    def unexpired(self, rows: pa.Table) -> pa.Table:
-        """Return rows of a baseline without those that have expired."""
-        gone = _expired(rows.column(self._index(rows)), self.upto)
-        return rows.filter(pa.array(~gone)) if gone.any() else rows
-
-    def applied(self, rows: pa.Table, output: TableSchema) -> pa.Table:
-        """Return a batch's rows: a delete for each that has expired."""
-        if not rows.num_rows:
-            return rows
-        at = self._index(rows, BATCH_META)
-        ops = rows.column(0).to_numpy()
-        puts = (ops == Op.INSERT) | (ops == Op.UPDATE)
-        gone = puts & _expired(rows.column(at), self.upto)
-        if not gone.any():
-            return rows
-        mask = pa.array(gone)
-        columns = list(rows.columns)
-        columns[0] = pc.if_else(mask, pa.scalar(int(Op.DELETE), columns[0].type), columns[0])
-        for index, column in enumerate(output.columns, BATCH_META):
-            if column.name not in output.key:
-                nothing = pa.scalar(None, columns[index].type)
-                columns[index] = pc.if_else(mask, nothing, columns[index])
-        return pa.Table.from_arrays(columns, schema=rows.schema)
-
-    def found(self, rows: pa.Table, upto: int) -> pa.Table:
-        """Return those of a target's rows that have expired by `upto`."""
-        gone = _expired(rows.column(rows.column_names.index(self.field)), upto)
-        return rows.filter(pa.array(gone))
-
-    def _index(self, rows: pa.Table, first: int = 0) -> int:
-        """Return where the column is; a batch has others before those of the row."""
-        found: int = rows.column_names.index(self.field, first)
-        return found
 
 
 def after(position: Position) -> Position:
@@ -148,7 +150,7 @@ def after(position: Position) -> Position:
 
 
 def deletes(found: pa.Table, at: Position, time: int, shape: pa.Schema) -> pa.Table:
-    """Return the deletes of rows by their keys, all at one position, in the shape of a batch."""
+    """Return the deletes of rows by their keys, at one position and time, shaped as a batch is."""
     count = found.num_rows
     meta = (int(Op.DELETE), at.commit, at.ordinal, time)
     keys = dict(zip(found.column_names, found.columns, strict=True))
@@ -161,13 +163,6 @@ def deletes(found: pa.Table, at: Position, time: int, shape: pa.Schema) -> pa.Ta
         for each in list(shape)[BATCH_META:]
     ]
     return pa.Table.from_arrays(columns, schema=shape)
-
-
-def _expired(column: pa.ChunkedArray | pa.Array, upto: int) -> npt.NDArray[np.bool_]:
-    """Return which of these times are not after `upto`."""
-    times = _times(column).fill_null(np.iinfo(np.int64).max).to_numpy()
-    gone: npt.NDArray[np.bool_] = (times <= upto) & (times != _NEVER)
-    return gone
 
 
 def _times(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -44,7 +44,7 @@ from headrace.changelog.position import (
     before_corrections,
 )
 from headrace.changelog.reader import LogBatch, LogReader
-from headrace.corrections.expiry import Expiry, after, deletes
+from headrace.corrections.expiry import Expiry, ExpiryWatermark, after, deletes
 from headrace.corrections.journal import (
     Correction,
     CorrectionRecord,
@@ -277,7 +277,7 @@ class Delivery:
         """Return a table's share of a batch with a delete for each row that has expired."""
         if self.expiry is None:
             return computed
-        return replace(computed, rows=self.expiry.applied(computed.rows, member.output))
+        return replace(computed, rows=self.expiry.mark.applied(computed.rows, member.output))
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         batch_id = f"{self.name}/{batch.first}/{batch.last}"
@@ -676,7 +676,7 @@ class Delivery:
         watermark, which is stored.
         """
         assert self.expiry is not None
-        if (upto := self.expiry.next()) is None:
+        if (mark := self.expiry.begin()) is None:
             return False
         together: dict[Position | str, list[Member]] = {}
         for member in members:
@@ -685,12 +685,12 @@ class Delivery:
         counts: dict[str, tuple[int, Position]] = {}
         for group in together.values():
             at = after(group[0].reached)
-            found = {member.table: self._expired(member, upto) for member in group}
+            found = {member.table: self._expired(member, mark) for member in group}
             if not any(rows.num_rows for rows in found.values()):
                 continue
             computed = {
                 member.table: ComputedRows(
-                    deletes(found[member.table], at, upto, member.nothing.schema)
+                    deletes(found[member.table], at, mark.upto, member.nothing.schema)
                 )
                 for member in group
             }
@@ -700,7 +700,7 @@ class Delivery:
                 member.reached = at
                 if rows := found[member.table].num_rows:
                     counts[member.table] = (rows, at)
-        self.expiry.done(upto)
+        self.expiry.done(mark)
         for table, (rows, at) in counts.items():
             self.report.expired(table, rows, at)
         return bool(counts)
@@ -710,19 +710,17 @@ class Delivery:
         if self.expiry is None:
             return
         assert isinstance(load.loading, ListsLoaded)
-        rows = load.loading.list_rows(self.expiry.needs(member.output))
-        found = self.expiry.found(rows, upto := self.expiry.upto)
+        mark = self.expiry.mark
+        found = mark.expired(load.loading.list_rows(mark.columns(member.output)))
         if found.num_rows:
             at = after(max(at, load.reached))
-            computed = ComputedRows(deletes(found, at, upto, member.nothing.schema))
+            computed = ComputedRows(deletes(found, at, mark.upto, member.nothing.schema))
             load.loading.catch_up(self._own_batch(at, {member.table: computed}))
 
-    def _expired(self, member: Member, upto: int) -> pa.Table:
-        """Return the keys of rows at the target that have expired by `upto`."""
-        assert self.expiry is not None
+    def _expired(self, member: Member, mark: ExpiryWatermark) -> pa.Table:
+        """Return the keys of rows at the target that have expired by a watermark."""
         assert isinstance(self._target, ListsRows)
-        rows = self._target.list_rows(member.table, self.expiry.needs(member.output))
-        return self.expiry.found(rows, upto)
+        return mark.expired(self._target.list_rows(member.table, mark.columns(member.output)))
 
     def _own_batch(self, at: Position, computed: dict[str, ComputedRows]) -> Batch:
         return target_batch(f"{self.name}/{at}/{at}", at.epoch, at, at, computed)
@@ -747,7 +745,7 @@ class Delivery:
         taken = 0
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
-            rows = loaded.rows if self.expiry is None else self.expiry.unexpired(loaded.rows)
+            rows = loaded.rows if self.expiry is None else self.expiry.mark.unexpired(loaded.rows)
             refused += self._load_rows(member, baseline, loading, rows, len(refused))
             failures += loaded.failures
             taken += rows.num_rows

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from headrace.changelog.position import CHANGES_END
 from headrace.deadletters.ledger import Selection
-from headrace.errors import CannotExpire, StorageError, UnknownColumn, WrongValue
-from headrace.observe.events import RowsExpired
+from headrace.errors import (
+    CannotExpire,
+    InvalidConfiguration,
+    StorageError,
+    UnknownColumn,
+    WrongValue,
+)
+from headrace.observe.events import Event, RowsExpired
 from headrace.pipeline.definition import TTL, Pipeline
+from headrace.pipeline.steps import derive
 from headrace.runtime.corrections import ReplayRequest
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.store import ProgressStore
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
+from tests.control.test_configured import of, shop_plain
+from tests.control.test_metrics import Scrape
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import PATIENCE, Market, await_seen
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
@@ -261,3 +272,55 @@ def test_what_cannot_expire_is_refused_by_name() -> None:
         TTL("status", scan="10ms")
     with pytest.raises(WrongValue):
         TTL("")
+
+
+@pytest.mark.slow
+def test_an_engine_wakes_by_itself_and_counts_what_has_expired(market: Market) -> None:
+    target, found = memory(), list[RowsExpired]()
+
+    class Listener:
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, RowsExpired):
+                found.append(event)
+
+    pipeline = market.pipeline(target, name="orders", ttl=TTL("status", scan=1))
+    engine = market.engine(pipeline)
+    engine.observe(Listener(), "listener")
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert target.count() == 10
+        soon = datetime.now(UTC) + timedelta(seconds=0.5)
+        market.put("orders", 3, soon.isoformat())
+        market.put("orders", 4, (soon + timedelta(hours=1)).isoformat())
+        # Nothing is written from here on: only the clock brings a scan.
+        assert await_seen(lambda: target.get(3) is None)
+        assert target.count() == 9
+        assert await_seen(lambda: len(found) == 1)
+        (info,) = engine.status()
+        assert (info.counts.expired, info.tables[0].counts.expired) == (1, 1)
+        at = {"pipeline": "orders", "source": "shop", "table": "orders"}
+        assert Scrape(engine)("rows_expired_total", **at) == 1
+        theirs = Scrape(engine, compat=True)
+        assert theirs.of("laredo_rows_expired_total", pipeline="orders") == 1
+        assert theirs.of("laredo_pipeline_rows_expired_total", pipeline_id="orders") == 1
+        replayed = memory()
+        engine.replay("orders", replayed)
+        assert {row["id"] for row in replayed.all()} == {row["id"] for row in target.all()}
+    assert (found[0].table, found[0].rows) == ("orders", 1)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert target.get(3) is None
+        assert engine.status()[0].counts.expired == 1
+
+
+def test_a_configuration_says_when_rows_expire(tmp_path: Path) -> None:
+    plain = shop_plain(tmp_path)
+    ours = plain["pipelines"]["paid"]  # type: ignore[call-overload,index]
+    ours["ttl"] = {"expression": "created_at + INTERVAL 7 DAYS", "field": "until", "scan": "30s"}
+    (pipeline,) = of(plain).build().pipelines
+    assert pipeline.ttl == TTL("until", "created_at + INTERVAL 7 DAYS", 30.0)
+    assert pipeline.transforms[-1] == derive(until="created_at + INTERVAL 7 DAYS")
+    ours["target"] = {"type": "table", "path": str(tmp_path / "lake"), "mode": "append"}
+    with pytest.raises(InvalidConfiguration) as refused:
+        of(plain).build()
+    assert [error.code for error in refused.value.errors] == ["pipeline.cannot_expire"]

@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from headrace.targets.row_target import RowTarget
     from headrace.targets.target import FrameBatch
 
-__all__ = [
-    "TTL",
+__all__ = [  # noqa: RUF022 - by the alphabet, TTL too
     "DeadLetter",
     "DeadLetters",
     "Engine",
@@ -84,6 +83,7 @@ __all__ = [
     "RowTarget",
     "RowsRefused",
     "SourceInfo",
+    "TTL",
     "TableChange",
     "TableInfo",
     "derive",
@@ -109,7 +109,6 @@ __all__ = [
 
 
 _MODULES = {
-    "TTL": "headrace.pipeline.definition",
     "DeadLetter": "headrace.deadletters.letter",
     "DeadLetters": "headrace.pipeline.definition",
     "Engine": "headrace.engine.engine",
@@ -131,6 +130,7 @@ _MODULES = {
     "RowTarget": "headrace.targets.row_target",
     "RowsRefused": "headrace.errors",
     "SourceInfo": "headrace.runtime.info",
+    "TTL": "headrace.pipeline.definition",
     "TableChange": "headrace.targets.memory",
     "TableInfo": "headrace.runtime.info",
     "derive": "headrace.pipeline.steps",

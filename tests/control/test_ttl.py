@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,7 +297,7 @@ def test_an_engine_wakes_by_itself_and_counts_what_has_expired(market: Market) -
         assert await_seen(lambda: target.get(3) is None)
         assert target.count() == 9
         assert await_seen(lambda: len(found) == 1)
-        (info,) = engine.status()
+        (info,) = engine.pipelines()
         assert (info.counts.expired, info.tables[0].counts.expired) == (1, 1)
         at = {"pipeline": "orders", "source": "shop", "table": "orders"}
         assert Scrape(engine)("rows_expired_total", **at) == 1
@@ -310,12 +311,12 @@ def test_an_engine_wakes_by_itself_and_counts_what_has_expired(market: Market) -
     with engine:
         assert engine.await_ready(PATIENCE)
         assert target.get(3) is None
-        assert engine.status()[0].counts.expired == 1
+        assert engine.pipelines()[0].counts.expired == 1
 
 
 def test_a_configuration_says_when_rows_expire(tmp_path: Path) -> None:
-    plain = shop_plain(tmp_path)
-    ours = plain["pipelines"]["paid"]  # type: ignore[call-overload,index]
+    plain: dict[str, Any] = shop_plain(tmp_path)
+    ours = plain["pipelines"]["paid"]
     ours["ttl"] = {"expression": "created_at + INTERVAL 7 DAYS", "field": "until", "scan": "30s"}
     (pipeline,) = of(plain).build().pipelines
     assert pipeline.ttl == TTL("until", "created_at + INTERVAL 7 DAYS", 30.0)

@@ -236,7 +236,8 @@ class _Converter:
         if mode is not None and mode.value != "field":
             return ""
         theirs.take("mode")
-        made = f"field = {entry(theirs.take('field').value)}"
+        theirs.take("field")
+        made = f"field = {entry(field.value)}"
         if (scan := _scan(theirs.look("check_interval"))) is not None:
             theirs.take("check_interval")
             made += f", scan = {scan}"

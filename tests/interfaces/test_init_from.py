@@ -101,7 +101,7 @@ def test_what_has_a_counterpart_is_carried_over(made: Conversion) -> None:
         "lookup_fields": ["id"],
         "indexes": {"by_customer": {"fields": ["customer_id"]}},
     }
-    assert orders["ttl"] == {"field": "until", "scan": 30.0}
+    assert orders["ttl"] == {"field": "until", "scan": "30000ms"}
     assert shown["pipelines"]["sales.orders"]["tables"] == ["sales.orders"]
     assert "ttl" not in shown["pipelines"]["sales.orders"]
     assert (made.sources, made.pipelines) == (2, 2)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.changelog.position import CHANGES_END
+from headrace.changelog.values import BeyondDate, BeyondTimestamp, ValueType
+from headrace.corrections.expiry import ExpiryWatermark
 from headrace.deadletters.ledger import Selection
 from headrace.errors import (
     CannotExpire,
@@ -43,8 +46,10 @@ def at(seconds: float) -> str:
 class Expiring(Stepping):
     """Orders whose status is a time, after which they are gone."""
 
+    tables: tuple[str, ...] = ("orders",)
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.tables)
         self.seconds = 0.0
         self.wall_behind = 0.0
         self.target: IndexedMemory = memory()
@@ -76,9 +81,20 @@ class Expiring(Stepping):
         return {row["id"]: row["status"] for row in self.target.all()}
 
 
+class Two(Expiring):
+    """The same with two tables."""
+
+    tables = ("orders", "items")
+
+    def pipeline(self, scan: float = 10.0) -> Pipeline:
+        self.target = memory()
+        ttl = TTL("status", scan=scan)
+        return Pipeline(self.source, tables=self.tables, target=self.target, name="orders", ttl=ttl)
+
+
 @pytest.fixture
-def world() -> Iterator[Expiring]:
-    yield Expiring()
+def world() -> Expiring:
+    return Expiring()
 
 
 def test_a_row_is_deleted_once_its_time_has_passed(world: Expiring) -> None:
@@ -257,6 +273,67 @@ def test_the_first_moment_of_the_year_1_and_other_text_are_no_times(world: Expir
         world.put(key, text)
     world.rest(run)
     assert set(world.shown) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "stays"),
+    [
+        (
+            "timestamptz",
+            [datetime(2026, 2, 28, tzinfo=UTC), BeyondTimestamp(-(2**63), utc=True)],
+            [datetime(2026, 3, 2, tzinfo=UTC), BeyondTimestamp(2**63 - 1, utc=True), None],
+        ),
+        ("timestamp", [datetime(2026, 3, 1)], [datetime(2026, 3, 1, 0, 0, 1), datetime(1, 1, 1)]),
+        (
+            "date",
+            [date(2026, 3, 1), BeyondDate(-(2**31))],
+            [date(2026, 3, 2), BeyondDate(2**31 - 1), date(1, 1, 1), None],
+        ),
+        ("text", [at(0), "2026-03-01"], [at(1), "2026-03-02T00:00:00", "infinity", None]),
+    ],
+)
+def test_times_of_every_type_are_compared(kind: str, gone: list[Any], stays: list[Any]) -> None:
+    mark = ExpiryWatermark("until", int(NOW * 1_000_000))
+    array, unfit = ValueType(kind).to_arrow([*gone, *stays])
+    assert not unfit
+    rows = pa.table({"id": range(len(array)), "until": array})
+    assert mark.expired(rows)["id"].to_pylist() == list(range(len(gone)))
+    assert mark.unexpired(rows)["id"].to_pylist() == list(range(len(gone), len(array)))
+    assert mark.expired(rows.slice(0, 0)).num_rows == 0
+
+
+def test_a_pipeline_stops_if_the_column_of_its_ttl_is_dropped(world: Expiring) -> None:
+    run = world.live()
+    world.put(1, at(50))
+    world.rest(run)
+    world.source.set_schema("orders", {"id": "int64", "note": "text"}, ["id"])
+    world.source.emit_insert("orders", {"id": 2, "note": ""})
+    world.flush()
+    while run.step() is None:
+        pass
+    assert isinstance(run.error, UnknownColumn)
+    assert set(world.shown) == {1}
+
+
+def test_rows_of_several_tables_are_deleted_at_one_position() -> None:
+    """A table without such a row stays with the others."""
+    two = Two()
+    for table in ("orders", "items"):
+        two.put(1, at(5), table)
+        two.put(2, at(500), table)
+    run = two.live()
+    two.put(3, at(5), "items")
+    two.rest(run)
+    two.rest(run, 20)
+    shown = {table: {row["id"] for row in two.target.table(table).all()} for table in two.tables}
+    assert shown == {"orders": {2}, "items": {2}}
+    (position,) = {two.target.table(table).position for table in two.tables}
+    assert position.ordinal > CHANGES_END
+    counts = [each for each in two.events if isinstance(each, RowsExpired)]
+    assert {(each.table, each.rows, each.position) for each in counts} == {
+        ("orders", 1, position),
+        ("items", 2, position),
+    }
 
 
 def test_what_cannot_expire_is_refused_by_name() -> None:

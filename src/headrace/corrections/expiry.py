@@ -40,6 +40,7 @@ _NEVER: Final = -62_135_596_800_000_000
 """The first moment of the year 1."""
 
 _DAY: Final = 86_400_000_000
+_MOST_DAYS: Final = 100_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?)?")
@@ -173,7 +174,12 @@ def _times(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if pa.types.is_timestamp(array.type):
         return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
     if pa.types.is_date(array.type):
-        return pc.multiply(array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY)
+        days = array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+        # A database has dates whose microseconds need more than 64 bits: infinity, for one.
+        days = pc.max_element_wise(
+            pc.min_element_wise(days, _MOST_DAYS, skip_nulls=False), -_MOST_DAYS, skip_nulls=False
+        )
+        return pc.multiply(days, _DAY)
     return _parsed(array.cast(pa.string()))
 
 

@@ -55,6 +55,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - CorruptJournal           a file of corrections is missing or damaged
     - CannotReplay             a dead letter cannot be replayed or edited now
     - CannotExpire             a target, or a table, whose rows cannot expire
+    - ExpiredAhead             rows have expired up to a time to come; a notice
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -144,6 +145,7 @@ __all__ = [
     "CorruptSegment",
     "CredentialsRefused",
     "DeadLettersElsewhere",
+    "ExpiredAhead",
     "FellBehind",
     "Fenced",
     "Forbidden",
@@ -1116,6 +1118,19 @@ class RowsGivenUp(PipelineError):
 
     code = "pipeline.rows_given_up"
     remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
+
+
+class ExpiredAhead(PipelineError):
+    """
+    Rows have expired up to a time that the clock has not reached: it was set back, or was wrong
+    when they expired. A notice: until it has, rows with earlier times are not shown.
+    """
+
+    code = "pipeline.expired_ahead"
+    remedy = (
+        "Correct the clock. If it was too fast when rows expired, give the pipeline another name:"
+        " its tables are loaded again, with the rows whose time has not passed."
+    )
 
 
 class CorruptJournal(PipelineError):

@@ -14,6 +14,7 @@ from headrace.changelog.position import CHANGES_END
 from headrace.changelog.values import BeyondDate, BeyondTimestamp, ValueType
 from headrace.corrections.expiry import ExpiryWatermark
 from headrace.deadletters.ledger import Selection
+from headrace.engine.status import _notices
 from headrace.errors import (
     CannotExpire,
     InvalidConfiguration,
@@ -233,6 +234,17 @@ def test_a_scan_waits_for_a_correction_that_stands_where_it_would(world: Expirin
     assert world.shown == {2: "mended"}
     world.live()
     assert set(world.shown) == {2}
+
+
+def test_a_clock_that_was_set_back_leads_to_a_notice(world: Expiring) -> None:
+    run = world.live()
+    world.rest(run, 20)
+    assert list(_notices(run, run.delivery.dead_letter_figures)) == []
+    world.wall_behind = 300
+    (notice,) = _notices(run, run.delivery.dead_letter_figures)
+    assert (notice.code, notice.facts["seconds"]) == ("pipeline.expired_ahead", 300)
+    world.wall_behind = 0
+    assert list(_notices(run, run.delivery.dead_letter_figures)) == []
 
 
 def test_the_count_of_expired_rows_is_kept_over_restarts(world: Expiring) -> None:

@@ -124,6 +124,11 @@ class Expiry:
         """Seconds until the next scan; 0 if it is time for one."""
         return max(0.0, self._due_at - self._clock())
 
+    @property
+    def ahead(self) -> float:
+        """By how many seconds the watermark is ahead of the clock; 0 if it is not."""
+        return max(0.0, self.mark.upto / 1_000_000 - self._wall())
+
     def put_off(self) -> None:
         """Try again soon: a scan cannot be done now."""
         self._due_at = self._clock() + min(AGAIN_SECONDS, self._every)

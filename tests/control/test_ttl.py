@@ -327,6 +327,27 @@ def test_a_pipeline_stops_if_the_column_of_its_ttl_is_dropped(world: Expiring) -
     assert set(world.shown) == {1}
 
 
+def test_rows_expire_while_a_table_is_loaded_again_because_its_columns_changed() -> None:
+    world = Expiring()
+    world.source.set_schema("orders", {"id": "int64", "status": "text", "more": "text"}, ["id"])
+    run = world.live()
+    world.put(1, at(15))
+    world.put(2, at(500))
+    world.rest(run)
+    world.source.set_schema("orders", {"id": "int64", "status": "text"}, ["id"])
+    world.put(3, at(500))
+    while run.members[0].shown:
+        run.step()
+    # Readers still see the rows with the earlier columns.
+    assert set(world.shown) == {1, 2}
+    world.seconds += 20
+    run.step()
+    assert run.error is None
+    assert 1 not in world.shown
+    world.rest(run)
+    assert (run.error, set(world.shown)) == (None, {2, 3})
+
+
 def test_rows_of_several_tables_are_deleted_at_one_position() -> None:
     """A table without such a row stays with the others."""
     two = Two()

@@ -75,7 +75,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import limit_refused
-from headrace.pipeline.result import Failure
+from headrace.pipeline.result import Failure, result_schema
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
@@ -685,20 +685,14 @@ class Delivery:
         counts: dict[str, tuple[int, Position]] = {}
         for group in together.values():
             at = after(group[0].reached)
-            found = {member.table: self._expired(member, mark) for member in group}
-            if not any(rows.num_rows for rows in found.values()):
+            found = {member.table: self._deletes(member, mark, at) for member in group}
+            if not any(each.rows.num_rows for each in found.values()):
                 continue
-            computed = {
-                member.table: ComputedRows(
-                    deletes(found[member.table], at, mark.upto, member.nothing.schema)
-                )
-                for member in group
-            }
             self._context.check_run()
-            self._target.write(self._own_batch(at, computed))
+            self._target.write(self._own_batch(at, found))
             for member in group:
                 member.reached = at
-                if rows := found[member.table].num_rows:
+                if rows := found[member.table].rows.num_rows:
                     counts[member.table] = (rows, at)
         self.expiry.done(mark)
         for table, (rows, at) in counts.items():
@@ -717,10 +711,17 @@ class Delivery:
             computed = ComputedRows(deletes(found, at, mark.upto, member.nothing.schema))
             load.loading.catch_up(self._own_batch(at, {member.table: computed}))
 
-    def _expired(self, member: Member, mark: ExpiryWatermark) -> pa.Table:
-        """Return the keys of rows at the target that have expired by a watermark."""
+    def _deletes(self, member: Member, mark: ExpiryWatermark, at: Position) -> ComputedRows:
+        """Return the deletes of rows at the target that have expired by a watermark."""
         assert isinstance(self._target, ListsRows)
-        return mark.expired(self._target.list_rows(member.table, mark.columns(member.output)))
+        # Not the member's columns: a table whose columns changed is seen as it was until it is
+        # loaded again.
+        columns = self._target.columns_shown(member.table)
+        shape = result_schema(columns)
+        if mark.field not in columns.names:
+            return ComputedRows(shape.empty_table())
+        found = mark.expired(self._target.list_rows(member.table, mark.columns(columns)))
+        return ComputedRows(deletes(found, at, mark.upto, shape))
 
     def _own_batch(self, at: Position, computed: dict[str, ComputedRows]) -> Batch:
         return target_batch(f"{self.name}/{at}/{at}", at.epoch, at, at, computed)

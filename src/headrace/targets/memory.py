@@ -437,6 +437,9 @@ class IndexedMemory:
         self._table(table).adapt(new)
         return "reload"
 
+    def columns_shown(self, table: TableName) -> TableSchema:
+        return self._table(table).schema
+
     def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
         return self._table(table).list_rows(columns)
 

@@ -385,6 +385,10 @@ class ListsRows(Protocol):
     Its loads are `ListsLoaded`.
     """
 
+    def columns_shown(self, table: TableName) -> TableSchema:
+        """Return the columns of the rows: earlier ones until the table was loaded with others."""
+        ...
+
     def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows, as of the last `write`; from the writing thread."""
         ...

@@ -72,6 +72,7 @@ def check(world: World) -> None:
     """Raise `Violation` if anything is not as it must be; the world is at rest."""
     assert world.life is not None
     world.watch.corrected(world.life.engine)
+    world.counts["correction moved"] = sum(each.moved for each in world.watch.corrections.all())
     _check_answers(world)
     _check_targets(world)
     world.counts["rows expired"] = expired_rows(world.life)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 
@@ -201,7 +201,7 @@ class Plan:
         for action, weight in OFTEN.items():
             if dice.random() < 0.2:
                 weights[action] = weight
-        return cls(
+        plan = cls(
             flows=flows,
             limits=limits,
             weights=weights,
@@ -216,6 +216,7 @@ class Plan:
             inserts_replace=dice.random() < 0.3,
             care=_care(dice),
         )
+        return _with_many_corrections(plan, dice) if dice.random() < 0.1 else plan
 
 
 def has_expired(note: object, upto: int) -> bool:
@@ -250,6 +251,37 @@ def _care(dice: Random) -> LogOptions | None:
         keep=dice.choice((0.0, 0.0, 1.0, 100.0)),
         lease=dice.choice((0.5, 20.0)),
         keep_baselines=dice.choice((None, None, True, False)),
+    )
+
+
+def _with_many_corrections(plan: Plan, dice: Random) -> Plan:
+    """Return a plan in which rows are corrected, and the log is folded past that, all the time."""
+    flows = tuple(
+        replace(each, breaks=True, filtered=False, on_error=PLENTY, mode="baseline_then_changes")
+        for each in plan.flows
+    )
+    target = dice.choice(("memory", "memory", "memory", "database"))
+    folds = {"fold_seconds": 0, "fold_bytes": 1, "work_seconds": 0, "care_seconds": 0}
+    weights = {
+        **{name: plan.weights.get(name, 0) for name in (*CALM, "arm_kill", "arm_other", "reload")},
+        "edit_letters": 16,
+        "replay_letters": 5,
+        "clock": 12,
+        "busy": 16,
+        "restart": 3,
+        "kill_engine": 4,
+        "power_cut": 2,
+    }
+    return replace(
+        plan,
+        flows=(replace(flows[0], target=target), *flows[1:]),
+        limits={**plan.limits, **folds, "fold_rows": 400_000},
+        weights={name: weight for name, weight in weights.items() if weight},
+        warm=True,
+        action_count=60,
+        bad_share=dice.choice((0.15, 0.3)),
+        truncate_share=0.02,
+        care=LogOptions(keep=0.0, keep_baselines=dice.choice((None, True))),
     )
 
 

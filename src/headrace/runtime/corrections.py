@@ -25,7 +25,6 @@ import pyarrow as pa
 from headrace.changelog.change import Op, TableChanges
 from headrace.changelog.position import Position, in_log
 from headrace.changelog.schema import TableSchema
-from headrace.corrections.overlay import MOST_PARTS
 from headrace.deadletters.ledger import Selection
 from headrace.deadletters.letter import DeadLetter
 from headrace.errors import CannotReplay, HeadraceError, RowFailed, TooManyFailed
@@ -229,8 +228,6 @@ class Corrections:
         for schema, run in groupby(edited, key=lambda each: each.schema):
             rows = pa.concat_tables([each.rows for each in run])
             parts.append(TableChanges(schema, rows))
-        if len(parts) > MOST_PARTS:
-            raise CannotReplay("The dead letters have too many schemas", table=member.table)
         needed = self._delivery.needs(member)
         for part in parts:
             unsent = {n for each in part.rows["_unsent"].drop_null().to_pylist() for n in each}

@@ -27,6 +27,7 @@ Long because batches, baselines, dead letters and corrections must be stored in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -63,9 +64,11 @@ from headrace.deadletters.keys import packed_keys
 from headrace.deadletters.letter import DeadLetter, NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore, Figures, open_store
 from headrace.errors import (
+    AlreadyStored,
     BadTransform,
     NotRunning,
     RowsRefused,
+    StorageError,
 )
 from headrace.observe.counters import DeliveryReport, Received
 from headrace.pipeline.batch import (
@@ -141,6 +144,8 @@ class Delivery:
         self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
         self._journal: Journal | None = None
         self._log: CorrectedLog | None = None
+        self._tidied: Position | None = None
+        """Where the log began when corrections were last looked through."""
         self.tried = ORIGIN
         """The position that a durable target may have: a write without an answer may be done."""
         self.dead_letters_stale = False
@@ -218,12 +223,11 @@ class Delivery:
         received = self._received(taking, batch)
         if self.intends:
             self._intend(start, batch)
+        self._note_overrides(taking, batch)
         if self._giving is not None:
-            self._end_corrections(taking, batch)
             upto = self._give(self._giving, taking, batch)
             computed_at = context.wall()
         else:
-            self._end_corrections(taking, batch)
             computed = {member.table: self._share(member, batch) for member in taking}
             computed_at = context.wall()
             reach(JOB_DONE)
@@ -395,6 +399,7 @@ class Delivery:
         context = self._context
         self._journal = Journal.open(context.files, self.name, context.wall)
         self._log = CorrectedLog(context.log, self.name, self._journal)
+        self._tidied = None
         self._jobs.use(self._log)
 
     @property
@@ -496,22 +501,51 @@ class Delivery:
         number = load.baseline if baseline is None else baseline.copy or load.baseline
         return number, load.first
 
-    def _end_corrections(self, taking: Sequence[Member], batch: LogBatch) -> None:
-        """Note which corrections end with this batch, before it has any effect."""
+    def _note_overrides(self, taking: Sequence[Member], batch: LogBatch) -> None:
+        """Note which rows of corrections this batch decides about, before it has any effect."""
         for member in taking if not batch.corrects else ():
-            active = self.journal.active_keys(member.table)
-            if not active or not (files := batch.files_of(member.table)):
+            watched = self.journal.watched(member.table, batch.first, batch.last)
+            if not watched or not (files := batch.files_of(member.table)):
                 continue
             segments = self._jobs.segments(batch, files)
-            found: set[bytes] = set()
+            wanted = pa.array(sorted(watched), pa.binary())
+            found: dict[bytes, Position] = {}
             for schema, rows in segments.read():
-                keys = packed_keys(rows, schema)
-                changed = pa.chunked_array([keys.old, keys.new])
-                wanted = pa.array(sorted(active), pa.binary())
-                found.update(changed.filter(pc.is_in(changed, value_set=wanted)).to_pylist())
+                for side in packed_keys(rows, schema):
+                    chosen = pc.is_in(side, value_set=wanted)
+                    columns = (rows["_commit"], rows["_ordinal"], side)
+                    mine = (each.filter(chosen).to_pylist() for each in columns)
+                    for commit, ordinal, key in zip(*mine, strict=True):
+                        at = Position(batch.epoch, commit, ordinal)
+                        found[key] = min(at, found.get(key, at))
             self._context.check_run()
-            emptied = segments.truncated() is not None
-            self.journal.end(member.table, None if emptied else found)
+            self.journal.override(member.table, found, segments.truncated_at())
+
+    def _move_corrections(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Move corrections that rows folded up to F lack to F, before they are loaded."""
+        lineage = self._context.log.lineage or ""
+        known = member.stored if member.lineage == lineage else ORIGIN
+        if baseline.copy:
+            # The log is folded by whole commits, and only those that the pipeline had stored.
+            known = Position(known.epoch, known.commit, MAX_ORDINAL)
+        loaded = (baseline.copy or baseline.baseline, first)
+        self._context.check_run()
+        self.journal.move(member.table, loaded, lineage, known)
+
+    def tidy_corrections(self) -> None:
+        """Remove files of corrections that the log, as it begins now, makes unnecessary."""
+        floor, before = self._context.log.floor, self._tidied
+        if floor == before or not self.journal.written:
+            return
+        self._context.check()
+        try:
+            if self.journal.tidy(floor) or before is None:
+                self.log.tidy()
+        except AlreadyStored:
+            raise  # by another engine: what it has written must be read first
+        except StorageError:
+            return  # it can wait
+        self._tidied = floor
 
     def correct(
         self,
@@ -643,6 +677,8 @@ class Delivery:
         if self._dead_letters is not None:
             self._dead_letters.drop()
             self.journal.drop()
+            with suppress(StorageError):  # they are of no use to anybody
+                self.log.tidy()
 
     # -- rows that expire -------------------------------------------------------------
 
@@ -731,6 +767,7 @@ class Delivery:
     def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
         """Load a baseline's rows into the target; readers do not see them yet."""
         self._disown(member)
+        self._move_corrections(member, baseline, first)
         failures: list[Failure] = []
         refused: list[Failure] = []
         parts = self._jobs.parts(member, baseline.files)
@@ -758,6 +795,7 @@ class Delivery:
         """Pass a baseline's rows to the user's function, in pieces."""
         assert self._giving is not None
         self._disown(member)
+        self._move_corrections(member, baseline, first)
         # For an empty table too: the function must learn that its previous rows are gone, since a
         # truncate that the copy has seen is not delivered again (R11).
         parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
@@ -772,6 +810,7 @@ class Delivery:
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
+        self._note_overrides([member], batch)
         received = self._received([member], batch, catching_up=True)
         held = self._held_in_load(member, batch, load)
         # With one row per key a repeated change is harmless; others must not get commits that
@@ -802,7 +841,9 @@ class Delivery:
         if failures:
             log = self._context.log
             new = baseline_dead_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new, (baseline.copy or baseline.baseline, first))
+            loaded = (baseline.copy or baseline.baseline, first)
+            replaced = self.journal.replaced(baseline.table, loaded)
+            self._keep([each for each in new if replaced.isdisjoint(each.keys)], loaded)
 
     # -- frames, and rows that executors prepare --------------------------------------
 

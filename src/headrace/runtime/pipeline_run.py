@@ -763,6 +763,7 @@ class PipelineRun:
             # Before anything is written to them: another engine may have done so.
             self.delivery.reopen_dead_letters()
             self.delivery.finish_corrections()
+            self.delivery.tidy_corrections()
         # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()

@@ -221,6 +221,12 @@ class ControlService:
             "Watch": Verb(WatchRequest, self._watch),
             "DeadLetterRecords": Verb(OfPipeline, self._dead_letter_records),
         }
+        # Imported here: it needs the types above.
+        from headrace.api.inspection import Inspection
+
+        seen = Inspection(engine, self._pipeline)
+        self.unary |= seen.unary
+        self.streams |= seen.streams
 
     def _status(self, _asked: EmptyRequest) -> dict[str, Any]:
         engine = self._engine
@@ -661,6 +667,18 @@ class ApplyVerb:
     def verb(self) -> Verb:
         """The verb that a service mounts as `Apply`."""
         return Verb(Apply, self._apply)
+
+    @property
+    def effective(self) -> Verb:
+        """The verb that a service mounts as `Configuration`: what was applied last, masked."""
+        return Verb(EmptyRequest, self._effective)
+
+    def _effective(self, _asked: EmptyRequest) -> dict[str, Any]:
+        settings = [
+            {"key": each.name, "value": each.value, "from": str(each.location) or "default"}
+            for each in self._applied.settings()
+        ]
+        return {"config": self._file, "settings": settings}
 
     def _apply(self, asked: Apply) -> dict[str, Any]:
         # Imported here: a client does not need it.

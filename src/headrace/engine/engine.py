@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.capture.source import Recordable
+    from headrace.observe.counters import BatchTimes
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
@@ -746,6 +747,10 @@ class Engine:
     def dead_letter_store(self, pipeline: str) -> DeadLetterStore:
         """Return the store of a pipeline's dead letters: counts, pages, what a purge would end."""
         return self._state.run_of(pipeline).delivery.dead_letters
+
+    def recent_batches(self, pipeline: str) -> tuple[BatchTimes, ...]:
+        """Return the times of a pipeline's last batches, at most 1,000, the newest last."""
+        return self._state.run_of(pipeline).delivery.hops.samples()
 
     def explain(self, pipeline: str) -> Explanation:
         """Return how Spark ran a pipeline's last batch; print the result to read it."""

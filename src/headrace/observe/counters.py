@@ -229,6 +229,8 @@ class BatchTimes:
     flushed: float
     computed: float
     applied: float
+    changes: int = 0
+    """Changes in the batch, before filters."""
 
 
 class Hops:
@@ -244,6 +246,11 @@ class Hops:
         self._totals.observe(sample.applied - sample.committed)
         with self._lock:
             self._samples.append(sample)
+
+    def samples(self) -> tuple[BatchTimes, ...]:
+        """Return the last batches, the newest last."""
+        with self._lock:
+            return tuple(self._samples)
 
     def totals(self) -> Distribution:
         """Return how old, in seconds, the oldest change of each batch was when it was applied."""
@@ -361,6 +368,8 @@ class DeliveryReport:
                 self.counters.add(table, OperationCounts(dead_letters=count))
                 self._emit(DeadLettersWritten(self._pipeline, table, count, self._wall()))
 
-    def hop(self, committed: float, captured: float, flushed: float, computed: float) -> None:
+    def hop(
+        self, committed: float, captured: float, flushed: float, computed: float, *, changes: int
+    ) -> None:
         """Measure the hops of a batch that was applied just now."""
-        self.hops.add(BatchTimes(committed, captured, flushed, computed, self._wall()))
+        self.hops.add(BatchTimes(committed, captured, flushed, computed, self._wall(), changes))

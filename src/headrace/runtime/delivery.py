@@ -235,7 +235,7 @@ class Delivery:
         self.report.batch_seconds.observe(context.clock() - began)
         times = None if batch.corrects else context.flush_times(batch.entries[1])
         if times is not None:
-            self.report.hop(batch.begun / 1_000_000, *times, computed_at)
+            self.report.hop(batch.begun / 1_000_000, *times, computed_at, changes=batch.rows)
 
     def _received(
         self, taking: Sequence[Member], batch: LogBatch, *, catching_up: bool = False

@@ -151,6 +151,11 @@ class Table:
             )
         return self._indexed[at]
 
+    @property
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
+        return {name: self._indexed[at] for name, at in self._names.items()}
+
     def present(self) -> RowChanges:
         """Return all rows as inserts at the version's position; none before the first `switch`."""
         version = self._shown

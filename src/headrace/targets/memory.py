@@ -233,6 +233,11 @@ class MemoryTable:
         return self._rows.key
 
     @property
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
+        return self._rows.indexes
+
+    @property
     def position(self) -> Position:
         """The position that readers see; `ORIGIN` before there is one."""
         return self._rows.shown or ORIGIN

@@ -21,7 +21,7 @@ protocols below. The engine looks for their methods, never for the class of a ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -386,6 +386,8 @@ class ReadableTable(Protocol):
     def schema(self) -> TableSchema: ...
     @property
     def key(self) -> tuple[str, ...]: ...
+    @property
+    def indexes(self) -> Mapping[str, Sequence[str]]: ...
     @property
     def position(self) -> Position: ...
     def columns_of(self, index: str | None) -> tuple[str, ...]: ...

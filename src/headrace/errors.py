@@ -78,6 +78,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - Forbidden                a token lacks the role, or the right to a table
+    - NotConfirmed             a call that cannot be undone was not confirmed
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -167,6 +168,7 @@ __all__ = [
     "NoRoom",
     "NoSecret",
     "NotAvailable",
+    "NotConfirmed",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -874,6 +876,14 @@ class Forbidden(ControlError):
     code = "control.forbidden"
     exit_code = 5
     remedy = "Use a token with the role, or the table, that the message names."
+
+
+class NotConfirmed(ControlError):
+    """A call that cannot be undone was not confirmed."""
+
+    code = "control.not_confirmed"
+    exit_code = 3
+    remedy = "Set confirm to true if this is what you want; dry_run shows what would happen."
 
 
 class NotAvailable(ControlError):

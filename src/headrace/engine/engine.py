@@ -593,9 +593,23 @@ class Engine:
         """
         offer(provider, CATALOGUE, self.metrics)
 
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return every pipeline with state, counts and lag."""
-        return status.pipelines(self._state)
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return Path(self._state.options.data).expanduser().absolute()
+
+    @property
+    def started_at(self) -> float | None:
+        """When the engine was started, in seconds since 1970; None before."""
+        return self._state.started_at
+
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """
+        Return every pipeline with state, counts and lag.
+
+        Without `count`, rows of targets are not counted again: their numbers are the last ones.
+        """
+        return status.pipelines(self._state, count=count)
 
     def pipeline_info(self, name: str) -> PipelineInfo:
         """Return one pipeline's info."""
@@ -624,6 +638,10 @@ class Engine:
     def schema(self, table: str) -> TableSchema:
         """Return a captured table's schema, as the source describes it."""
         return status.schema(self._state, table)
+
+    def schemas(self) -> Mapping[tuple[str, str], TableSchema]:
+        """Return the schema of every captured table, by source and table."""
+        return status.schemas(self._state)
 
     def spark_info(self) -> SparkInfo | None:
         """Return what Spark has done so far, or None before it is ready."""

@@ -151,6 +151,15 @@ class Table:
             )
         return self._indexed[at]
 
+    def index_number(self, index: str | None) -> int:
+        """Return the number of an index in every version; None for that of the unique lookup."""
+        self.columns_of(index)
+        return len(self._indexed) - 1 if index is None else self._names[index]
+
+    def version(self) -> TableVersion:
+        """Return what readers see now; it stays as it is."""
+        return self._read()
+
     def present(self) -> RowChanges:
         """Return all rows as inserts at the version's position; none before the first `switch`."""
         version = self._shown

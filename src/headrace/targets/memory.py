@@ -221,6 +221,8 @@ class MemoryTable:
         self.all: Final = rows.all
         self.count: Final = rows.count
         self.columns_of: Final = rows.columns_of
+        self.index_number: Final = rows.index_number
+        self.version: Final = rows.version
 
     @property
     def schema(self) -> TableSchema:

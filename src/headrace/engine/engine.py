@@ -620,7 +620,7 @@ class Engine:
         """Return a pipeline's target; with `type`, only if it is of that type."""
         return status.target(self._state, pipeline, type)
 
-    def readable_targets(self) -> tuple[ReadableTarget, ...]:
+    def readable_targets(self) -> tuple[status.ReadableTarget, ...]:
         """Return the open targets whose tables can be read in this process."""
         return tuple(status.readable_targets(self._state))
 

@@ -339,7 +339,11 @@ class Table:
             new=store.chunks,
             before=written.before,
             after=written.after,
-            at=(_numpy(rows, 1)[chosen], _numpy(rows, 2)[chosen]),
+            at=(
+                _numpy(rows, 1)[chosen],
+                _numpy(rows, 2)[chosen],
+                rows.column(3).to_numpy().view(np.int64)[chosen],
+            ),
         )
 
     def _laid_out(self, schema: TableSchema) -> StoreLayout:

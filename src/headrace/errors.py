@@ -41,6 +41,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
+    - TooManyRows              more than one answer may have
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
     - UnsentColumn             a step reads a column that an update may leave out
@@ -975,6 +976,14 @@ class FellBehind(TableError):
 
     code = "tables.fell_behind"
     remedy = "Read the table again with changes(start='rows'), and do slow work in another thread."
+
+
+class TooManyRows(TableError):
+    """More rows, or keys, than one answer of a query may have."""
+
+    code = "tables.too_many_rows"
+    exit_code = 2
+    remedy = "Ask for fewer: with a limit, with fewer keys at a time, or page by page (ListRows)."
 
 
 class PipelineError(HeadraceError):

@@ -16,9 +16,12 @@ from typing import Any, Protocol
 from headrace.errors import (
     BadRequest,
     ControlError,
+    FellBehind,
     HeadraceError,
     InvalidConfiguration,
     NotAvailable,
+    NotUnique,
+    TooManyRows,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -47,6 +50,7 @@ _STATUS = {
     "failed_precondition": 400,
     "permission_denied": 403,
     "not_found": 404,
+    "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
@@ -211,8 +215,10 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, NotAvailable):
         return "unimplemented"
-    if isinstance(error, UnknownTable):
+    if isinstance(error, UnknownTable | NotUnique):
         return "failed_precondition"
+    if isinstance(error, FellBehind | TooManyRows):
+        return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

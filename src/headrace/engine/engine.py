@@ -635,6 +635,10 @@ class Engine:
         """Return a pipeline's target; with `type`, only if it is of that type."""
         return status.target(self._state, pipeline, type)
 
+    def readable_targets(self) -> tuple[status.ReadableTarget, ...]:
+        """Return the open targets whose tables can be read in this process."""
+        return tuple(status.readable_targets(self._state))
+
     def schema(self, table: str) -> TableSchema:
         """Return a captured table's schema, as the source describes it."""
         return status.schema(self._state, table)

@@ -196,7 +196,7 @@ class ControlService:
 
     def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
         self._engine = engine
-        self._service = service
+        self.service = service
         self._since = time.time()
         self._turn = threading.Lock()
         self.phase = phase
@@ -245,7 +245,7 @@ class ControlService:
             for info in self.pipelines()
         ]
         return {
-            "service": self._service,
+            "service": self.service,
             "pid": os.getpid(),
             "seconds": round(time.time() - self._since, 3),
             "phase": self.phase,
@@ -429,7 +429,7 @@ class ControlService:
         chosen: dict[str, Any] = {
             "table": asked.table,
             "code": asked.code,
-            "before": _moment(asked.before),
+            "before": selected_moment(asked.before),
             "position": None if asked.position is None else Position.parse(asked.position),
         }
         if asked.dry_run:
@@ -453,7 +453,7 @@ class ControlService:
         if asked.values is None:
             moment: dict[str, Any] = {
                 "code": asked.code,
-                "before": _moment(asked.before),
+                "before": selected_moment(asked.before),
                 "position": position,
             }
             outcomes = self._engine.replay_dead_letters(name, **moment, **how)
@@ -524,10 +524,10 @@ class ControlService:
         fields = pipeline_fields(info, source, ready=ready, rate=None)
         return {name: fields[name] for name in ("state", "ready", "reason")}
 
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return every pipeline; none until the start has finished."""
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """Return every pipeline, none until the start is over; with `count`, count its rows."""
         # Until then targets may not be open, and must not be read.
-        return () if self.phase == "starting" else self._engine.pipelines()
+        return () if self.phase == "starting" else self._engine.pipelines(count=count)
 
     def _running(self) -> tuple[PipelineInfo, ...]:
         if not (found := self.pipelines()):
@@ -621,7 +621,7 @@ def purged_fields(pipeline: str, found: Sequence[Purged], *, done: bool) -> dict
     }
 
 
-def _moment(text: str | None) -> Position | datetime | None:
+def selected_moment(text: str | None) -> Position | datetime | None:
     """Return a position, or a time with an offset from UTC."""
     from headrace.changelog.position import Position
 

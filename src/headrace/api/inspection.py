@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.observe.dispatch import ObserverHandle
     from headrace.observe.events import Event
     from headrace.runtime.info import PipelineInfo
+    from headrace.targets.target import ReadableTable
 
 MOST_LISTED = 500
 """How many dead letters, or batches, one answer has at most."""
@@ -157,7 +158,7 @@ def _milliseconds(begin: float, end: float) -> float:
     return max(0.0, round(1_000 * (end - begin), 3))
 
 
-def _table_fields(name: str, table: table_reads.ReadableTable) -> dict[str, Any]:
+def _table_fields(name: str, table: ReadableTable) -> dict[str, Any]:
     try:
         lookup = list(table.columns_of(None))
     except HeadraceError:

@@ -64,7 +64,7 @@ class ReplayJob:
     error: HeadraceError | None = None
 
 
-class _Stopped(Exception):  # noqa: N818 - a request, not an error
+class _Stopped(Exception):
     """The replay was asked to stop."""
 
 

@@ -16,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.api import connect, table_reads
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
+from headrace.api.oam import OAMCalls
 from headrace.api.queries import QueryCalls
 from headrace.errors import BadRequest, Forbidden, HeadraceError, NotAvailable
 from headrace.observe.logs import logger
@@ -77,10 +78,9 @@ class Services:
     def __init__(self, engine: Engine, control: ControlService) -> None:
         self._engine = engine
         self._control = control
-        # By path. Each part adds what it answers: `self._unary |= part.unary`.
-        queries = QueryCalls(engine, control)
-        self._unary: dict[str, UnaryCall] = {**queries.unary}
-        self._streams: dict[str, StreamCall] = {**queries.streams}
+        oam, queries = OAMCalls(engine, control), QueryCalls(engine, control)
+        self._unary: dict[str, UnaryCall] = {**oam.unary, **queries.unary}
+        self._streams: dict[str, StreamCall] = {**oam.streams, **queries.streams}
 
     def call(self, path: str, body: bytes, caller: Caller) -> bytes:
         """Answer a call with one message; raises `HeadraceError`."""

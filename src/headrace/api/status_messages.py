@@ -230,7 +230,7 @@ _STATES = {
 }
 
 
-def laredo_state(state: str, code: str, *, error: bool) -> int:
+def laredo_state(state: str, code: str, *, error: bool) -> oam_pb2.PipelineState:
     """
     Return the state of a pipeline in Laredo's words, given ours, and why it is not ready.
 
@@ -246,7 +246,7 @@ def laredo_state(state: str, code: str, *, error: bool) -> int:
 
 def service_state(
     phase: str, sources: Iterable[SourceInfo], pipelines: Iterable[oam_pb2.PipelineStatus]
-) -> int:
+) -> oam_pb2.ServiceState:
     """Return the state of the engine: the worst of its parts."""
     if phase == "starting":
         return oam_pb2.SERVICE_STATE_STARTING

@@ -23,7 +23,6 @@ from headrace.api.status_messages import (
     error_message,
     laredo_state,
     names,
-    service_state,
     struct,
     text,
     timestamp,
@@ -82,8 +81,11 @@ class StatusWatch:
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._closed = False
-        self._service: tuple[int, bool] = (oam_pb2.SERVICE_STATE_UNSPECIFIED, False)
-        self._pipelines: dict[str, tuple[int, str]] = {}
+        self._service: tuple[oam_pb2.ServiceState, bool] = (
+            oam_pb2.SERVICE_STATE_UNSPECIFIED,
+            False,
+        )
+        self._pipelines: dict[str, tuple[oam_pb2.PipelineState, str]] = {}
         """The state of each pipeline that the reader knows, in Laredo's words and in ours."""
         self._sources: dict[str, str] = {}
         # Before the states are read: no change is between the two.
@@ -206,7 +208,13 @@ class StatusWatch:
             self._put_pipeline(name, found, error_message(error), at)
 
     def _put_pipeline(
-        self, name: str, found: tuple[int, str], error: Any, at: float, *, tell: bool = True
+        self,
+        name: str,
+        found: tuple[oam_pb2.PipelineState, str],
+        error: Any,
+        at: float,
+        *,
+        tell: bool = True,
     ) -> None:
         old = self._pipelines.get(name, (oam_pb2.PIPELINE_STATE_UNSPECIFIED, ""))
         self._pipelines[name] = found

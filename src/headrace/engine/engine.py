@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -687,7 +688,8 @@ class Engine:
         before a time, at a position, of the row with a key. Later changes of the same rows that
         wait behind them are purged, too. Their keys are released, and later changes reach the
         target again, but its rows may differ from the source's:
-        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again. `note` says who did it and why, and stays with them.
+        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again.
+        `note` says who did it and why, and stays with them.
         """
         keys = self._keys_of(pipeline, table, key)
         selection = Selection(table, code, before, position, keys)

@@ -272,8 +272,8 @@ class SourceRun:
         emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """
-        `measures_lag`, `ordering`, `resumes` and `resets` are traits of the source. Without the first, what was read
-        counts as everything. `emit` passes events to observers.
+        `measures_lag`, `ordering`, `resumes` and `resets` are traits of the source. Without the
+        first, what was read counts as everything. `emit` passes events to observers.
         """
         self.name = name
         self.kind = kind

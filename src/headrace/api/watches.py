@@ -119,7 +119,7 @@ class StatusWatch:
             match event:
                 case PipelineStateChanged():
                     state = "streaming" if event.new == "live" else event.new
-                    self._pipeline(event.pipeline, state, "", event.error, event.at)
+                    self._pipeline(event.pipeline, state, event.error, event.at)
                 case SourceStateChanged():
                     self._source(event.source, event.new, event.reason, event.at)
                 case SourceConnected():
@@ -198,13 +198,11 @@ class StatusWatch:
         )
         self._put(("source", name, kind), at, source_state_change=found)
 
-    def _pipeline(
-        self, name: str, state: str, code: str, error: HeadraceError | None, at: float
-    ) -> None:
+    def _pipeline(self, name: str, state: str, error: HeadraceError | None, at: float) -> None:
         known = name in self._pipelines
         # One that is new is found by the next look, which knows its tables.
         if known or (not self._tables and self._follows(name, ())):
-            found = (laredo_state(state, code, error=error is not None), state)
+            found = (laredo_state(state, error=error is not None), state)
             self._put_pipeline(name, found, error_message(error), at)
 
     def _put_pipeline(

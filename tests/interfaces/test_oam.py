@@ -383,7 +383,7 @@ def test_pipelines_of_a_source_one_or_all_are_paused_and_resumed(shop: AtWork) -
 def test_tables_are_reloaded_one_those_of_a_pipeline_or_all(shop: AtWork) -> None:
     ask = Asking(shop.engine)
     baseline = shop.engine.pipeline_info("orders").tables[0].baseline
-    calls = (
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("ReloadTable", {"table": "orders"}),
         ("ReloadTable", {"table": "orders", "source_id": "shop"}),
         ("ReloadAll", {}),

@@ -103,6 +103,8 @@ class StatusWatch:
                 if self._closed:
                     return
                 yield each.message
+            if any(each.subject[0] != "rows" for each in ready):
+                self._look(tell=True, pipelines=False)
 
     def close(self) -> None:
         """End the stream."""
@@ -154,15 +156,20 @@ class StatusWatch:
 
     # -- the states of now ----------------------------------------------------------------
 
-    def _look(self, *, tell: bool) -> None:
-        """Compare the states with those that the reader knows."""
+    def _look(self, *, tell: bool, pipelines: bool = True) -> None:
+        """
+        Compare the states with those that the reader knows.
+
+        Not those of `pipelines` right after an event: one that begins to stream is not ready for
+        a moment, and that is no news.
+        """
         status = self._statuses()
         now = time.time()
         with self._changed:
             for source in status.sources:
                 if self._sources.get(source.source_id) != source.phase:
                     self._source(source.source_id, source.phase, source.reason, now, tell=tell)
-            for each in status.pipelines:
+            for each in status.pipelines if pipelines else ():
                 tables = [table.table for table in each.tables]
                 if self._follows(each.pipeline_id, tables):
                     known = self._pipelines.get(each.pipeline_id)

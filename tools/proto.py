@@ -1,9 +1,9 @@
 """
 Generate `src/headrace/v1` from `proto/`, and record what clients rely on.
 
-`proto/contract.txt` has a line for every call, field and value: its name, number and type. Lines are
-only added. A change that takes one away would break clients that are in use, and is refused; before
-a first release, remove the line by hand if that is meant.
+`proto/contract.txt` has a line for every call, field and value: its name, number and type. Lines
+are only added. A change that takes one away would break clients that are in use, and is refused;
+before a first release, remove the line by hand if that is meant.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def recorded() -> list[str]:
 
 
 def main() -> int:
-    """Write every file that differs, remove those without a .proto file, and extend the contract."""
+    """Write what differs, remove what has no .proto file any more, and extend the contract."""
     known = dict(generated())
     for path, text in known.items():
         if not path.exists() or path.read_text() != text:

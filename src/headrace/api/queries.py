@@ -11,7 +11,6 @@ same forms, so a value from an answer can be used as a key.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,12 +167,16 @@ class QueryCalls:
             raise BadRequest("The page size must not be negative")
         size = min(asked.page_size or USUAL_PAGE, MOST_OF_PAGE)
         token = _PageToken(found)
-        after = token.read(asked.page_token) if asked.page_token else None
-        page = found.version.page(after, size)
-        answer = v1.ListRowsResponse(total_count=found.version.count)
+        version, after = found.version, None
+        by_key = version.ordered
+        if asked.page_token:
+            # A listing keeps its order, also if the table grows meanwhile.
+            by_key, after = token.read(asked.page_token)
+        page = version.page_by_key(after, size) if by_key else version.page(after, size)
+        answer = v1.ListRowsResponse(total_count=version.count)
         if page.after is not None:
-            answer.next_page_token = token.text(page.after)
-        _put_rows(answer, found.version, page.rows.tolist(), asked.form)
+            answer.next_page_token = token.text(page.after, by_key=by_key)
+        _put_rows(answer, version, page.rows.tolist(), asked.form)
         return _told(answer, found, asked)
 
     def _count_rows(self, asked: v1.CountRowsRequest, caller: Caller) -> v1.CountRowsResponse:
@@ -523,8 +526,9 @@ def _put_json(into: Value, value: Any) -> None:
 
 # --- pages ----------------------------------------------------------------------------------------
 
-_TOKEN: Final = struct.Struct(">BQI")
-_TOKEN_FORMAT: Final = 1
+_TOKEN: Final = struct.Struct(">BqI")
+_BY_HASH, _BY_KEY = 1, 2
+"""Orders of a listing: the first byte of a token."""
 
 
 class _PageToken:
@@ -540,26 +544,29 @@ class _PageToken:
         key = [(name, str(schema.column(name).type)) for name in found.table.key]
         self._whose = repr((found.pipeline, found.name, key)).encode()
 
-    def text(self, after: int) -> str:
-        data = _TOKEN.pack(_TOKEN_FORMAT, after, self._sum(after))
+    def text(self, after: int, *, by_key: bool) -> str:
+        order = _BY_KEY if by_key else _BY_HASH
+        signed = after if by_key else after - 2**63
+        data = _TOKEN.pack(order, signed, self._sum(order, signed))
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
-    def read(self, text: str) -> int:
+    def read(self, text: str) -> tuple[bool, int]:
+        """Return whether the order is that of the keys, and what was last."""
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            format, after, sum = _TOKEN.unpack(data)
-        except (ValueError, binascii.Error, struct.error):
-            format = after = sum = 0
-        if format != _TOKEN_FORMAT or sum != self._sum(after):
+            order, signed, sum = _TOKEN.unpack(data)
+        except (ValueError, struct.error):
+            order = signed = sum = 0
+        if order not in (_BY_HASH, _BY_KEY) or sum != self._sum(order, signed):
             raise BadRequest(
                 "The page token does not belong to this table",
                 remedy="Use next_page_token of an answer for the same table as it is, or begin"
                 " again without a token: the key of the table may have changed.",
             )
-        return int(after)
+        return order == _BY_KEY, signed if order == _BY_KEY else signed + 2**63
 
-    def _sum(self, after: int) -> int:
-        return xxhash.xxh32_intdigest(self._whose, seed=after & 0xFFFF_FFFF) ^ (after >> 32)
+    def _sum(self, order: int, signed: int) -> int:
+        return xxhash.xxh32_intdigest(self._whose + b"%d %d" % (order, signed))
 
 
 # --- changes --------------------------------------------------------------------------------------

@@ -386,7 +386,8 @@ def _values(column: Column, given: object) -> list[object]:
     if type(given) is bool and kind not in ("boolean", "arrow"):
         raise not_a_value(column)
     if kind == "arrow" and isinstance(given, list | dict):
-        return [given, _whole(given)]
+        whole = _whole(given)
+        return [given] if repr(whole) == repr(given) else [given, whole]
     if type(given) is list:
         raise not_a_value(column)
     return list(readings(column, given))

@@ -702,19 +702,19 @@ def test_schema_and_table_are_joined_and_the_first_pipeline_answers(front: Front
 @pytest.mark.parametrize(
     ("fields", "error", "code", "words"),
     [
-        ({}, BadRequest, "invalid_argument", "schema and table are required"),
-        ({"schema": "public"}, BadRequest, "invalid_argument", "schema and table are required"),
+        ({}, BadRequest, "invalid_argument", "Schema and table are required"),
+        ({"schema": "public"}, BadRequest, "invalid_argument", "Schema and table are required"),
         (
             {"schema": "public", "table": "absent"},
             UnknownPipeline,
             "not_found",
-            "no indexed target found for public.absent",
+            "No indexed target found for public.absent",
         ),
         (
             {"table": "absent", "pipeline": "orders"},
             UnknownPipeline,
             "not_found",
-            "no indexed target found for absent",
+            "No indexed target found for absent",
         ),
         ({"pipeline": "absent"}, UnknownPipeline, "not_found", "There is no pipeline absent"),
         ({"pipeline": "lake"}, BadRequest, "invalid_argument", "cannot be queried"),

@@ -553,21 +553,21 @@ def test_a_subscriber_gets_each_change_with_both_images_and_its_time(orders: Fro
 
 
 def test_rows_that_are_there_come_first_as_inserts_and_a_mark_after_them(orders: Front) -> None:
-    follower = orders.follow(table="orders", replay_existing=True, marks=True)
+    follower = orders.follow(table="orders", replay_existing=True, markers=True)
     orders.put(ORDERS, row(9))
-    told = [next(follower) for _ in range(6)]
-    assert [(each.action, each.existing) for each in told] == [
+    messages = [next(follower) for _ in range(6)]
+    assert [(each.action, each.existing) for each in messages] == [
         ("BEGIN", False),
         *[("INSERT", True)] * 3,
         ("LIVE", False),
         ("INSERT", False),
     ]
-    assert {each.position for each in told[:5]} == {str(Position(1, 1, 2))}
-    assert not told[1].HasField("timestamp")
+    assert {each.position for each in messages[:5]} == {str(Position(1, 1, 2))}
+    assert not messages[1].HasField("timestamp")
     follower.close()
-    marks = orders.follow(table="orders", marks=True)
-    assert [next(marks).action for _ in range(2)] == ["BEGIN", "LIVE"]
-    marks.close()
+    markers = orders.follow(table="orders", markers=True)
+    assert [next(markers).action for _ in range(2)] == ["BEGIN", "LIVE"]
+    markers.close()
 
 
 def test_a_truncate_is_a_message_without_rows(orders: Front) -> None:
@@ -575,9 +575,9 @@ def test_a_truncate_is_a_message_without_rows(orders: Front) -> None:
     target = orders.targets["orders"]
     at = Position(1, 5)
     target.write(Batch("t", 1, at, at, {"orders": changes(ORDERS, [])}, {"orders": at}))
-    told = next(follower)
-    assert (told.action, told.position, len(told.key)) == ("TRUNCATE", str(at), 0)
-    assert not told.HasField("old_values")
+    message = next(follower)
+    assert (message.action, message.position, len(message.key)) == ("TRUNCATE", str(at), 0)
+    assert not message.HasField("old_values")
     follower.close()
 
 
@@ -611,18 +611,18 @@ def test_a_subscription_leads_to_the_table_with_no_gap_and_nothing_twice(seed: i
     follower = front.follow(table="orders", replay_existing=True)
     heard: dict[int, dict[str, Any]] = {}
     last = ""
-    for n, told in enumerate(follower):
-        key = int(told.key[0].number_value)
-        assert told.position >= last
-        last = told.position
-        if told.action == "INSERT":
+    for n, message in enumerate(follower):
+        key = int(message.key[0].number_value)
+        assert message.position >= last
+        last = message.position
+        if message.action == "INSERT":
             assert key not in heard
         else:
-            assert shown(told.old_values) == heard[key]
-        if told.action == "DELETE":
+            assert shown(message.old_values) == heard[key]
+        if message.action == "DELETE":
             del heard[key]
         else:
-            heard[key] = shown(told.new_values)
+            heard[key] = shown(message.new_values)
         if n == 300:
             stop.set()
             writer.join()
@@ -672,11 +672,11 @@ def test_new_columns_reach_a_subscriber_with_the_first_row_that_has_them(orders:
     rows = changes(wider, [(INSERT, ORIGIN, {**row(1, 7, "a"), "more": True})])
     loading.write(rows.drop_columns(["_op", "_commit", "_ordinal", "_time"]))
     loading.switch(Position(1, 9))
-    told = [next(follower) for _ in range(3)]
-    assert [each.action for each in told] == ["DELETE", "DELETE", "UPDATE"]
-    assert [len(each.columns) for each in told] == [4, 0, 0]
-    assert shown(told[2].new_values) == {**row(1, 7, "a"), "more": True}
-    assert shown(told[2].old_values) == row(1, 7, "a")
+    messages = [next(follower) for _ in range(3)]
+    assert [each.action for each in messages] == ["DELETE", "DELETE", "UPDATE"]
+    assert [len(each.columns) for each in messages] == [4, 0, 0]
+    assert shown(messages[2].new_values) == {**row(1, 7, "a"), "more": True}
+    assert shown(messages[2].old_values) == row(1, 7, "a")
     follower.close()
 
 
@@ -869,17 +869,17 @@ def test_a_laredo_subscriber_reads_actions_rows_and_positions_by_its_numbers(
 ) -> None:
     stream = laredo.services.stream(THEIRS + "Subscribe", TABLE + field(3, 1), ME)
     laredo.write(of_table(ORDERS, "public.orders"), (UPDATE, row(1, 8, "a")), (DELETE, {"id": 2}))
-    messages = iter(stream)
-    told = [parts(next(messages)) for _ in range(4)]
+    received = iter(stream)
+    messages = [parts(next(received)) for _ in range(4)]
     stream.close()
-    assert [each[1] for each in told] == [[b"INSERT"], [b"INSERT"], [b"UPDATE"], [b"DELETE"]]
-    assert [sorted(n for n in each if n < 100) for each in told] == [
+    assert [each[1] for each in messages] == [[b"INSERT"], [b"INSERT"], [b"UPDATE"], [b"DELETE"]]
+    assert [sorted(n for n in each if n < 100) for each in messages] == [
         [1, 2, 6],
         [1, 2, 6],
         [1, 2, 4, 5, 6],
         [1, 2, 4, 5],
     ]
-    assert shown(Struct.FromString(told[2][6][0])) == row(1, 8, "a")
+    assert shown(Struct.FromString(messages[2][6][0])) == row(1, 8, "a")
 
 
 # -- a real engine ------------------------------------------------------------------------

@@ -63,10 +63,10 @@ def test_the_message_of_a_stream_on_the_page_is_one_that_a_subscriber_gets() -> 
     rows = changes(ORDERS, [step]).set_column(3, "_time", [[when]])
     front.targets["orders"].write(Batch("2", 1, at, at, {"orders": rows}))
     messages = iter(stream)
-    told = [v1.SubscribeResponse.FromString(next(messages)) for _ in range(4)]
+    received = [v1.SubscribeResponse.FromString(next(messages)) for _ in range(4)]
     stream.close()
-    assert [each.existing for each in told] == [True, True, True, False]
-    assert plain(told[3]) == json.loads(shown[1])
+    assert [each.existing for each in received] == [True, True, True, False]
+    assert plain(received[3]) == json.loads(shown[1])
 
 
 def shop() -> Front:

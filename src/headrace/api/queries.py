@@ -121,7 +121,7 @@ class QueryCalls:
                 else:
                     put_form(answer, version, version.find([each]), asked.form)
                 break
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _lookup(self, asked: v1.LookupRequest, caller: Caller) -> v1.LookupResponse:
         found = self._found(asked, caller)
@@ -149,7 +149,7 @@ class QueryCalls:
                 fill(answer.row, version.row(numbers[0]), mixed_columns(version.schema))
             else:
                 put_form(answer, version, numbers[:1], asked.form)
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _lookup_all(self, asked: v1.LookupAllRequest, caller: Caller) -> v1.LookupAllResponse:
         found = self._found(asked, caller)
@@ -164,7 +164,7 @@ class QueryCalls:
             numbers, answer.more = numbers[: asked.limit], True
         _check_size(found, len(numbers))
         put_rows(answer, found.version, numbers, asked.form)
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _list_rows(self, asked: v1.ListRowsRequest, caller: Caller) -> v1.ListRowsResponse:
         found = self._found(asked, caller)
@@ -182,7 +182,7 @@ class QueryCalls:
         if page.after is not None:
             answer.next_page_token = token.text(page.after, by_key=by_key)
         put_rows(answer, version, page.rows.tolist(), asked.form)
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _count_rows(self, asked: v1.CountRowsRequest, caller: Caller) -> v1.CountRowsResponse:
         found = self._found(asked, caller)
@@ -212,7 +212,7 @@ class QueryCalls:
                 _check_size(found, len(numbers))
         answer.counts.extend(counts)
         put_rows(answer, version, numbers, asked.form)
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _subscribe(self, asked: v1.SubscribeRequest, caller: Caller) -> ProtoStream:
         _, _, lineage, table = self._table(asked, caller)
@@ -266,7 +266,7 @@ class QueryCalls:
         table_reads.table_of(pipeline, target, name or None)
 
 
-def _told(answer: _Answer, found: _Found, asked: Any) -> _Answer:
+def _completed(answer: _Answer, found: _Found, asked: Any) -> _Answer:
     """Return an answer, with what every answer says about the table."""
     answer.position = str(found.version.position)
     answer.lineage = found.lineage
@@ -383,9 +383,9 @@ class Subscription:
         self._mixed: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[v1.SubscribeResponse]:
-        reader, marks = self._reader, self._asked.marks
+        reader, markers = self._reader, self._asked.markers
         last, left = reader.begins, reader.existing
-        if marks:
+        if markers:
             yield self._message("BEGIN", str(last))
             if not left:
                 yield self._message("LIVE", str(last))
@@ -394,7 +394,7 @@ class Subscription:
                 left -= 1
                 last = change.position
                 yield self._change(change, existing=left >= 0)
-                if marks and left == 0:
+                if markers and left == 0:
                     yield self._message("LIVE", str(reader.begins))
         except FellBehind as error:
             raise FellBehind(

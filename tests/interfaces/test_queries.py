@@ -468,6 +468,39 @@ def test_a_page_has_a_hundred_rows_unless_asked_and_never_more_than_a_thousand(
         next(pages(front, page_size=-1))
 
 
+@pytest.mark.parametrize("form", [v1.ROW_FORM_STRUCT, v1.ROW_FORM_JSON, v1.ROW_FORM_ARROW])
+def test_pages_of_large_rows_have_fewer_and_other_answers_are_refused(
+    front: Front, form: v1.RowForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.api.row_forms.MOST_BYTES", 20_000)
+    monkeypatch.setattr("headrace.api.row_forms._FIRST_ROWS", 2)
+    front.add("p", ORDERS, indexes={"by_grp": ["grp"]})
+    front.put(ORDERS, *(row(n, 1, "x" * (50_000 if n == 7 else 3_000)) for n in range(40)))
+    ids = [ids_in(page) for page in pages(front, form=form)]
+    assert [each for page in ids for each in page] == list(range(40))
+    assert 4 < len(ids[0]) < 8
+    assert [7] in ids or [6, 7] in ids  # a row that is too large alone comes all the same
+    asked = v1.LookupAllRequest(
+        table="orders", index_name="by_grp", key_values=values(1), form=form, limit=4
+    )
+    assert ids_in(front.ask(v1.LookupAllResponse, asked)) == [0, 1, 2, 3]
+    asked.limit = 0
+    with pytest.raises(TooManyRows, match="bytes"):
+        front.ask(v1.LookupAllResponse, asked)
+    keys = [ListValue(values=values(n)) for n in range(40)]
+    with pytest.raises(TooManyRows, match="bytes"):
+        batch = v1.BatchLookupRequest(table="orders", keys=keys, form=form)
+        front.ask(v1.BatchLookupResponse, batch)
+
+
+def ids_in(answer: Any) -> list[object]:
+    """Return the ids of the rows of an answer, in any form."""
+    if answer.arrow:
+        found: list[object] = pa.ipc.open_stream(answer.arrow).read_all()["id"].to_pylist()
+        return found
+    return [each["id"] for each in json.loads(answer.json or "[]") or answer.rows]
+
+
 @pytest.mark.meets("invariant 7")
 @pytest.mark.parametrize("key", ["int64", "text", "many"])
 @pytest.mark.parametrize("seed", sweep(range(24), 8))

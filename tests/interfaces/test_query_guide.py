@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "query-service.md"
 ORDERS = table_schema(
     id="int64", customer_id="int64", email="text", amount=ValueType("decimal", 38, 2)
 )
-ROWS = [
+ROWS: list[dict[str, object]] = [
     {"id": 1, "customer_id": 7, "email": "a@example.org", "amount": Decimal("3.00")},
     {"id": 2, "customer_id": 7, "email": "b@example.org", "amount": Decimal("12.50")},
     {"id": 3, "customer_id": 8, "email": None, "amount": Decimal("99999999999999999999.01")},

@@ -17,6 +17,7 @@ import xxhash
 
 from headrace.api import table_reads
 from headrace.api.row_forms import (
+    MOST_BYTES,
     NUMBERS,
     STRUCTS,
     KeyReader,
@@ -119,7 +120,7 @@ class QueryCalls:
                 if asked.form in STRUCTS:
                     fill(answer.row, row, mixed_columns(version.schema))
                 else:
-                    put_form(answer, version, version.find([each]), asked.form)
+                    put_form(answer, version, version.find([each]).tolist(), asked.form)
                 break
         return _completed(answer, found, asked)
 
@@ -163,7 +164,7 @@ class QueryCalls:
         if asked.limit and len(numbers) > asked.limit:
             numbers, answer.more = numbers[: asked.limit], True
         _check_size(found, len(numbers))
-        put_rows(answer, found.version, numbers, asked.form)
+        _put_all(answer, found, numbers, asked.form)
         return _completed(answer, found, asked)
 
     def _list_rows(self, asked: v1.ListRowsRequest, caller: Caller) -> v1.ListRowsResponse:
@@ -179,9 +180,11 @@ class QueryCalls:
             by_key, after = token.read(asked.page_token)
         page = version.page_by_key(after, size) if by_key else version.page(after, size)
         answer = v1.ListRowsResponse(total_count=version.count)
+        given = put_rows(answer, version, page.rows.tolist(), asked.form)
+        if given < len(page.rows):
+            page = page.first(given)
         if page.after is not None:
             answer.next_page_token = token.text(page.after, by_key=by_key)
-        put_rows(answer, version, page.rows.tolist(), asked.form)
         return _completed(answer, found, asked)
 
     def _count_rows(self, asked: v1.CountRowsRequest, caller: Caller) -> v1.CountRowsResponse:
@@ -195,7 +198,6 @@ class QueryCalls:
 
     def _batch_lookup(self, asked: v1.BatchLookupRequest, caller: Caller) -> v1.BatchLookupResponse:
         found = self._found(asked, caller)
-        version = found.version
         _check_size(found, len(asked.keys))
         answer = v1.BatchLookupResponse()
         given = [[given_value(value) for value in each.values] for each in asked.keys]
@@ -211,7 +213,7 @@ class QueryCalls:
                 counts.append(len(some))
                 _check_size(found, len(numbers))
         answer.counts.extend(counts)
-        put_rows(answer, version, numbers, asked.form)
+        _put_all(answer, found, numbers, asked.form)
         return _completed(answer, found, asked)
 
     def _subscribe(self, asked: v1.SubscribeRequest, caller: Caller) -> ProtoStream:
@@ -282,6 +284,15 @@ def _check_size(found: _Found, count: int) -> None:
             f"An answer has at most {MOST_ROWS:,} rows, and at most as many keys are asked for",
             table=found.name,
             count=count,
+        )
+
+
+def _put_all(answer: Any, found: _Found, numbers: Sequence[int], form: int) -> None:
+    if put_rows(answer, found.version, numbers, form) < len(numbers):
+        raise TooManyRows(
+            f"An answer has at most {MOST_BYTES:,} bytes of rows",
+            table=found.name,
+            count=len(numbers),
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.struct_pb2 import NULL_VALUE, Struct, Value
 
@@ -110,6 +111,12 @@ def _whole(given: Any) -> Any:
 
 # --- rows of answers ------------------------------------------------------------------------------
 
+MOST_BYTES: Final = 4_000_000
+"""Of the rows of an answer: most clients of gRPC take no more. A single row may have more."""
+
+_FIRST_ROWS: Final = 32
+"""How many rows are looked at first, to see how large they are."""
+
 STRUCTS: Final = frozenset({v1.ROW_FORM_UNSPECIFIED, v1.ROW_FORM_STRUCT})
 """The forms that are Structs."""
 
@@ -127,28 +134,52 @@ def mixed_columns(schema: TableSchema) -> frozenset[str]:
     return frozenset(column.name for column in schema.columns if column.type.kind == "variant")
 
 
-def put_rows(answer: Any, version: TableVersion, numbers: Sequence[int], form: int) -> None:
-    """Put rows into an answer with several, in a form."""
+def put_rows(answer: Any, version: TableVersion, numbers: Sequence[int], form: int) -> int:
+    """
+    Put rows into an answer with several, in a form; return how many.
+
+    That is all of them, unless they have more than `MOST_BYTES`.
+    """
     if form not in STRUCTS:
-        put_form(answer, version, numbers, form)
-        return
+        return put_form(answer, version, numbers, form)
     mixed = mixed_columns(version.schema)
-    add = answer.rows.add
-    for number in numbers:
-        fill(add(), version.row(number), mixed)
+    size = 0
+    for count, number in enumerate(numbers):
+        row = answer.rows.add()
+        fill(row, version.row(number), mixed)
+        size += row.ByteSize()
+        if size > MOST_BYTES and count:
+            del answer.rows[-1]
+            return count
+    return len(numbers)
 
 
-def put_form(
-    answer: Any, version: TableVersion, numbers: Sequence[int] | np.ndarray[Any, Any], form: int
-) -> None:
-    """Put rows into an answer, in a form other than Structs."""
-    table = version.arrow(np.asarray(numbers, np.int32))
+def put_form(answer: Any, version: TableVersion, numbers: Sequence[int], form: int) -> int:
+    """Put rows into an answer, in a form other than Structs; return how many, as `put_rows`."""
+    table = _limited(version, np.array(numbers, np.int32))
     if form == v1.ROW_FORM_JSON:
         answer.json = rows_json(version.schema, table)
     elif form == v1.ROW_FORM_ARROW:
         answer.arrow = rows_arrow(table)
     else:
         raise BadRequest("This form of rows is not known", form=form)
+    return int(table.num_rows)
+
+
+def _limited(version: TableVersion, numbers: npt.NDArray[np.int32]) -> pa.Table:
+    """Return as many of the rows as `MOST_BYTES` permits, as Arrow."""
+    pieces: list[pa.Table] = []
+    start, size, step = 0, 0, _FIRST_ROWS
+    while start < len(numbers):
+        piece = version.arrow(numbers[start : start + step])
+        size += piece.nbytes
+        if size > MOST_BYTES and pieces:
+            break
+        pieces.append(piece)
+        start += piece.num_rows
+        # The next ones are probably as large: no more than a quarter of what is permitted.
+        step = max(1, min(4096, int(MOST_BYTES / 4 * start / max(size, 1))))
+    return pa.concat_tables(pieces) if pieces else version.arrow(numbers)
 
 
 def rows_json(schema: TableSchema, table: pa.Table) -> bytes:

@@ -47,8 +47,20 @@ class TablePage:
     rows: Numbers
     """Their numbers."""
 
-    after: int | None
-    """What `page` takes for the rows that follow; None if there are none."""
+    order: npt.NDArray[Any]
+    """By what they are ordered: their hashes, or their keys."""
+
+    more: bool
+    """Whether other rows follow."""
+
+    @property
+    def after(self) -> int | None:
+        """What `page` takes for the rows that follow; None if there are none."""
+        return int(self.order[-1]) if self.more else None
+
+    def first(self, count: int) -> TablePage:
+        """Return the first rows of this page as a page; there are more of them."""
+        return TablePage(self.rows[:count], self.order[:count], True)
 
 
 class TableVersion:
@@ -256,10 +268,8 @@ class TableVersion:
             chosen.append(rows)
             hashes.append(order)
             found += len(rows)
-        rows = np.concatenate(chosen)
-        if found <= limit:
-            return TablePage(rows, None)
-        return TablePage(rows[:limit], int(np.concatenate(hashes)[limit - 1]))
+        page = TablePage(np.concatenate(chosen), np.concatenate(hashes), False)
+        return page.first(limit) if found > limit else page
 
     @property
     def ordered(self) -> bool:
@@ -281,8 +291,8 @@ class TableVersion:
             some = np.argpartition(keys, limit)[: limit + 1]
             rows, keys = rows[some], keys[some]
         order = np.argsort(keys)
-        more = len(order) > limit
-        return TablePage(rows[order[:limit]], int(keys[order[limit - 1]]) if more else None)
+        page = TablePage(rows[order], keys[order], False)
+        return page.first(limit) if len(order) > limit else page
 
     def _in_slots(self, start: int, stop: int, after: int | None) -> tuple[Numbers, Hashes]:
         """Return the rows of all keys whose first slot is there, in the order of their hashes."""

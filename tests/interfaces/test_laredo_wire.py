@@ -347,7 +347,7 @@ def test_rows(bench: Bench, laredo: Laredo) -> None:
         if not (token := text(found, 2)):
             break
     assert len(keys) == len(set(keys)) == count
-    with pytest.raises(HeadraceError, match="no indexed target found"):
+    with pytest.raises(HeadraceError, match="No indexed target found"):
         laredo.query("CountRows", field(1, "public"), field(2, "nothing"))
 
 

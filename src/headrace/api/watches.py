@@ -90,7 +90,7 @@ class StatusWatch:
         self._sources: dict[str, str] = {}
         # Before the states are read: no change is between the two.
         self._observed = engine.observe(self, "watch of states")
-        self._look(tell=asked.initial)
+        self._look(report=asked.initial)
 
     def __iter__(self) -> Iterator[oam_pb2.WatchStatusResponse]:
         while not self._closed:
@@ -98,13 +98,13 @@ class StatusWatch:
                 self._changed.wait_for(lambda: self._waiting or self._closed, LOOK_SECONDS)
                 ready, self._waiting = self._waiting, []
             if not ready:
-                self._look(tell=True)
+                self._look(report=True)
             for each in ready:
                 if self._closed:
                     return
                 yield each.message
             if any(each.subject[0] != "rows" for each in ready):
-                self._look(tell=True, pipelines=False)
+                self._look(report=True, pipelines=False)
 
     def close(self) -> None:
         """End the stream."""
@@ -156,7 +156,7 @@ class StatusWatch:
 
     # -- the states of now ----------------------------------------------------------------
 
-    def _look(self, *, tell: bool, pipelines: bool = True) -> None:
+    def _look(self, *, report: bool, pipelines: bool = True) -> None:
         """
         Compare the states with those that the reader knows.
 
@@ -168,7 +168,7 @@ class StatusWatch:
         with self._changed:
             for source in status.sources:
                 if self._sources.get(source.source_id) != source.phase:
-                    self._source(source.source_id, source.phase, source.reason, now, tell=tell)
+                    self._source(source.source_id, source.phase, source.reason, now, report=report)
             for each in status.pipelines if pipelines else ():
                 tables = [table.table for table in each.tables]
                 if self._follows(each.pipeline_id, tables):
@@ -176,11 +176,11 @@ class StatusWatch:
                     if known != (each.state, each.state_name):
                         error = each.error if each.HasField("error") else None
                         found = (each.state, each.state_name)
-                        self._put_pipeline(each.pipeline_id, found, error, now, tell=tell)
+                        self._put_pipeline(each.pipeline_id, found, error, now, report=report)
             after = (status.state, status.ready)
             if after != self._service:
                 before, self._service = self._service, after
-                if tell:
+                if report:
                     change = oam_pb2.ServiceStateChange(
                         old_state=before[0], new_state=after[0], ready=after[1]
                     )
@@ -191,10 +191,12 @@ class StatusWatch:
             not self._tables or not self._tables.isdisjoint(tables)
         )
 
-    def _source(self, name: str, state: str, reason: str, at: float, *, tell: bool = True) -> None:
+    def _source(
+        self, name: str, state: str, reason: str, at: float, *, report: bool = True
+    ) -> None:
         before = self._sources.get(name, "")
         self._sources[name] = state
-        if tell and before != state:
+        if report and before != state:
             self._source_event(name, "state", reason, at, before, state)
 
     def _source_event(
@@ -219,11 +221,11 @@ class StatusWatch:
         error: Any,
         at: float,
         *,
-        tell: bool = True,
+        report: bool = True,
     ) -> None:
         old = self._pipelines.get(name, (oam_pb2.PIPELINE_STATE_UNSPECIFIED, ""))
         self._pipelines[name] = found
-        if tell and old != found:
+        if report and old != found:
             change = oam_pb2.PipelineStateChangeEvent(
                 pipeline_id=name,
                 old_state=old[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,15 +14,18 @@ from headrace.api import connect
 from headrace.api.handlers import ControlService, EmptyRequest, Verb
 from headrace.api.methods import CONTROL, LAREDO_PATHS, METHODS, OAM, QUERY, ROLES, Method
 from headrace.api.services import Caller
+from headrace.api.status_messages import error_message
 from headrace.errors import (
     BadRequest,
     ControlError,
     Forbidden,
+    InvalidConfiguration,
     NotAvailable,
     UnknownPipeline,
 )
 from headrace.targets.memory import memory
 from headrace.v1 import oam_pb2 as v1
+from headrace.v1.error_pb2 import Error
 from tests.interfaces.callers import LOCAL, Asking
 from tests.support.shop import PATIENCE, Market
 from tests.support.sources import ROOT
@@ -254,6 +258,22 @@ def test_a_mistake_of_ours_is_an_error_of_ours(
     stream = ask.services.stream(f"/{OAM}/WatchEvents", b"", LOCAL)
     with pytest.raises(ControlError, match=r"Internal error \(ZeroDivisionError\)"):
         list(stream)
+
+
+def test_an_error_is_encoded_as_its_message_with_all_its_errors() -> None:
+    several = InvalidConfiguration("2 errors", remedy="Correct them.").holding(
+        [BadRequest("First", key="a"), BadRequest("Second", rows=3)]
+    )
+    _, fields = connect.error_fields(several)
+    (detail,) = fields["details"]
+    assert detail["type"] == "headrace.v1.Error"
+    found = Error.FromString(base64.b64decode(detail["value"] + "=="))
+    assert found == error_message(several)
+    assert (found.code, found.remedy) == ("config.invalid", "Correct them.")
+    assert [(each.message, dict(each.facts)) for each in found.errors] == [
+        ("First", {"key": "a"}),
+        ("Second", {"rows": "3"}),
+    ]
 
 
 def test_a_verb_that_an_engine_adds_is_answered(ask: Asking) -> None:

@@ -80,6 +80,8 @@ class StatusWatch:
         self._states_only = asked.states_only
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
+        self._moves = 0
+        """How many events of states there were."""
         self._closed = False
         self._service: tuple[oam_pb2.ServiceState, bool] = (
             oam_pb2.SERVICE_STATE_UNSPECIFIED,
@@ -118,6 +120,7 @@ class StatusWatch:
     def on_event(self, event: Event) -> None:
         """Take an event of the engine."""
         with self._changed:
+            self._moves += isinstance(event, PipelineStateChanged | SourceStateChanged)
             match event:
                 case PipelineStateChanged():
                     state = "streaming" if event.new == "live" else event.new
@@ -163,9 +166,12 @@ class StatusWatch:
         Not those of `pipelines` right after an event: one that begins to stream is not ready for
         a moment, and that is no news.
         """
+        moves = self._moves
         status = self._statuses()
         now = time.time()
         with self._changed:
+            if report and moves != self._moves:
+                return  # they are older than what the events say; the next look compares
             for source in status.sources:
                 if self._sources.get(source.source_id) != source.phase:
                     self._source(source.source_id, source.phase, source.reason, now, report=report)

@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
     "api": _API,
+    "console": set(),
     "cli": _API | {"api", "embedded"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }

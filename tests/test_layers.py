@@ -218,6 +218,10 @@ def loaded_by(statement: str) -> set[str]:
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
         ),
         (
+            "import headrace.server.security, headrace.server.tls",
+            {"pyspark", "pyarrow", "numpy", "pandas", "headrace.engine"},
+        ),
+        (
             "import headrace.testing",
             {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.pipeline"},
         ),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from headrace.api.methods import METHODS, ROLES
+from headrace.api.services import Caller
 from headrace.errors import Forbidden, LimitReached, Unauthenticated, WrongValue
 from headrace.server import security
-from headrace.server.security import Caller, Gate, certificate_name, request_headers
+from headrace.server.security import Gate, certificate_name, request_headers
 from headrace.server.settings import (
     Access,
     ServerLimits,
@@ -39,12 +40,6 @@ def gate(now: float = 0.0, **settings: Any) -> Gate:
 
 def bearer(secret: str = SECRET) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
-
-
-@dataclass(frozen=True)
-class Needs:
-    role: str
-    name: str = "PauseSync"
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -235,25 +230,24 @@ def test_the_common_name_of_a_certificate_is_its_name() -> None:
 
 def test_a_role_may_do_what_the_ones_below_it_may() -> None:
     found = gate()
-    order = ("read", "operate", "admin")
-    for mine in order:
-        for needed in order:
-            caller = Caller("ci", mine, HERE)
-            if order.index(mine) >= order.index(needed):
-                found.allow(caller, Needs(needed))
+    for method in METHODS.values():
+        for role in ROLES:
+            caller = Caller("ci", role, HERE)
+            if ROLES.index(role) >= ROLES.index(method.role):
+                found.allow(caller, method)
             else:
-                with pytest.raises(Forbidden, match=f"ci has the role {mine}, and PauseSync needs"):
-                    found.allow(caller, Needs(needed))
+                with pytest.raises(Forbidden, match=f"{method.name} needs the role {method.role}"):
+                    found.allow(caller, method)
 
 
 def test_a_token_with_tables_sees_no_others() -> None:
-    caller = Caller("ci", "read", HERE, ("orders", "public.*"))
-    assert caller.may_read("orders")
-    assert caller.may_read("public.items")
-    assert not caller.may_read("orders2")
-    assert not caller.may_read("private.orders")
-    assert not caller.may_read("Orders")
-    assert Caller("ci", "read", HERE).may_read("anything")
+    caller = gate(tokens={"ci": access(tables=("orders", "public.items"))}).caller(bearer(), HERE)
+    assert caller.sees("orders")
+    assert caller.sees("public.items")
+    for other in ("orders2", "private.orders", "Orders", "items", "*", ""):
+        with pytest.raises(Forbidden, match="ci has no right to"):
+            caller.check_table(other)
+    assert gate().caller({}, HERE).sees("anything")
 
 
 def test_headers_that_decide_who_calls_come_once() -> None:

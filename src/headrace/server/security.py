@@ -23,13 +23,16 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from ipaddress import ip_address
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from headrace.api.services import Caller
 from headrace.errors import Forbidden, LimitReached, Unauthenticated
-from headrace.server.settings import ROLES, Access, ServerSettings, is_loopback, token_hash
+from headrace.server.settings import Access, ServerSettings, is_loopback, token_hash
+
+if TYPE_CHECKING:
+    from headrace.api.methods import Method
 
 MOST_SESSIONS = 1_000
 """Logins at a time, of all tokens together."""
@@ -38,30 +41,6 @@ _ONCE = ("authorization", "host", "origin", "sec-fetch-site")
 
 _PROXIED = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers that a proxy adds: the caller is not the process that connected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks; for the audit log and for the rights to tables."""
-
-    name: str
-    role: str
-    address: str
-    tables: tuple[str, ...] = ()
-
-    def may_read(self, table: str) -> bool:
-        """Whether it may see rows of the table."""
-        return not self.tables or any(fnmatchcase(table, each) for each in self.tables)
-
-
-class Method(Protocol):
-    """A method of a service, as far as its caller needs a right for it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def role(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +107,7 @@ class Gate:
 
     def allow(self, caller: Caller, method: Method) -> None:
         """Raise `Forbidden` unless the caller's role is enough for the method."""
-        if _rank(caller.role) < _rank(method.role):
-            raise Forbidden(
-                f"{caller.name} has the role {caller.role}, and {method.name} needs {method.role}",
-                remedy=f"Use a token with the role {method.role}.",
-            )
+        method.check(caller.role)
 
     def _by_token(self, token: str, address: str) -> Caller:
         name, access = self._token(token)
@@ -321,10 +296,6 @@ def certificate_name(certificate: Mapping[str, object] | None) -> str | None:
 
 def _caller(name: str, access: Access, address: str) -> Caller:
     return Caller(name, access.role, address, access.tables)
-
-
-def _rank(role: str) -> int:
-    return ROLES.index(role)
 
 
 def _bearer(header: str) -> str:

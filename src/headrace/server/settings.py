@@ -19,10 +19,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from headrace.api.methods import ROLES
 from headrace.errors import WrongValue
-
-ROLES = ("read", "operate", "admin")
-"""Each may do what the ones before it may."""
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -71,7 +69,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The common name of a client's certificate; empty for a token."""
 
     tables: tuple[str, ...] = ()
-    """The tables whose rows may be read: names, or patterns with `*`; empty for all."""
+    """The names of the tables whose rows may be read; empty for all."""
 
     expires: datetime | None = None
 

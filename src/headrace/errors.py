@@ -83,10 +83,16 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+  + ServingError             the server on the network
+    - Unauthenticated          the caller has not proved who it is
+    - Forbidden                the caller may not do this
+    - LimitReached             a request is too large, or too many are open
+    - RequestTimeout           a request was sent too slowly
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
     - Unused                   a part that is not used: a warning
+    - BadCertificate           a certificate or key that a server cannot use
     - InlineSecret, NoSecret   a password in the configuration; a reference without a secret
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
                                ConfigUnreadable
@@ -107,6 +113,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
     "BadExpression",
@@ -142,6 +149,7 @@ __all__ = [
     "DeadLettersElsewhere",
     "FellBehind",
     "Fenced",
+    "Forbidden",
     "FunctionFailed",
     "HeadraceError",
     "HistoryLost",
@@ -153,6 +161,7 @@ __all__ = [
     "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
+    "LimitReached",
     "Locked",
     "LostLog",
     "MissingKey",
@@ -178,6 +187,7 @@ __all__ = [
     "RecorderFailed",
     "RecordsRefused",
     "Reopening",
+    "RequestTimeout",
     "RowFailed",
     "RowRefused",
     "RowsGivenUp",
@@ -185,6 +195,7 @@ __all__ = [
     "RunTwice",
     "SchemaChanged",
     "ServerRefused",
+    "ServingError",
     "SetAside",
     "SettingError",
     "SlotBusy",
@@ -204,6 +215,7 @@ __all__ = [
     "TargetError",
     "TooManyFailed",
     "Truncated",
+    "Unauthenticated",
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",
@@ -635,6 +647,13 @@ class WrongValue(SettingError):
     remedy = "Use one of the values that the message names."
 
 
+class BadCertificate(SettingError):
+    """A certificate, its key or a file of authorities cannot be used for TLS."""
+
+    code = "config.bad_certificate"
+    remedy = "Use the files of one certificate that is valid now, in PEM, with a key of mode 0600."
+
+
 class UnknownPart(SettingError):
     """The type of a source, target, filter or transform is not known."""
 
@@ -886,6 +905,50 @@ class InvalidConfiguration(ControlError):
         if len(codes) == 1 and HeadraceError.exit_code not in codes:
             (self.exit_code,) = codes
         return self
+
+
+# --- the server on the network --------------------------------------------------------------------
+
+
+class ServingError(HeadraceError):
+    """The server refused a request."""
+
+    code = "serving.failed"
+
+
+class Unauthenticated(ServingError):
+    """The caller has not proved who it is."""
+
+    code = "serving.unauthenticated"
+    exit_code = 5
+    remedy = (
+        "Give a token of this server: --token-file FILE, or the environment variable"
+        " HEADRACE_TOKEN. headrace token new NAME makes one."
+    )
+
+
+class Forbidden(ServingError):
+    """The caller is known, and may not do this; or the request comes from another site."""
+
+    code = "serving.forbidden"
+    exit_code = 5
+    remedy = "Use a token with the role or tables that this needs."
+
+
+class LimitReached(ServingError):
+    """A request is larger than allowed, or too many are open. Nothing was done."""
+
+    code = "serving.limit_reached"
+    exit_code = 4
+    remedy = "Send less, or try again later. Or raise the limit in the section server.limits."
+
+
+class RequestTimeout(ServingError):
+    """A request was sent more slowly than allowed. Nothing was done."""
+
+    code = "serving.request_timeout"
+    exit_code = 4
+    remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

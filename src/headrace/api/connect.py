@@ -18,6 +18,9 @@ from headrace.errors import (
     ControlError,
     HeadraceError,
     InvalidConfiguration,
+    LimitReached,
+    RequestTimeout,
+    Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -44,11 +47,14 @@ _DETAIL = "headrace.v1.Error"
 _STATUS = {
     "invalid_argument": 400,
     "failed_precondition": 400,
+    "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
+    "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
+    "deadline_exceeded": 504,
 }
 _BY_EXIT_CODE = {
     2: "invalid_argument",
@@ -201,6 +207,12 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, UnknownTable):
         return "failed_precondition"
+    if isinstance(error, Unauthenticated):
+        return "unauthenticated"
+    if isinstance(error, LimitReached):
+        return "resource_exhausted"
+    if isinstance(error, RequestTimeout):
+        return "deadline_exceeded"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

@@ -77,6 +77,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
+    - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
                                or it lagged behind by more than its limit
@@ -88,6 +89,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Forbidden                the caller may not do this
     - LimitReached             a request is too large, or too many are open
     - RequestTimeout           a request was sent too slowly
+    - PortTaken                a port of the server cannot be opened; it is tried again
+    - ServerFailed             the server's process ended; it is started again
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
@@ -172,6 +175,7 @@ __all__ = [
     "NoKey",
     "NoRoom",
     "NoSecret",
+    "NotAvailable",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -181,6 +185,7 @@ __all__ = [
     "OtherSource",
     "Outdated",
     "PipelineError",
+    "PortTaken",
     "PositionExpired",
     "PublicationRefused",
     "ReaderTaken",
@@ -194,6 +199,7 @@ __all__ = [
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
+    "ServerFailed",
     "ServerRefused",
     "ServingError",
     "SetAside",
@@ -883,6 +889,14 @@ class BadRequest(ControlError):
     )
 
 
+class NotAvailable(ControlError):
+    """This version has no such call, or not the part that it needs."""
+
+    code = "control.not_available"
+    exit_code = 1
+    remedy = "The message names the part that is missing; a later version may have it."
+
+
 class InvalidConfiguration(ControlError):
     """The configuration has errors. All of them are reported together."""
 
@@ -949,6 +963,22 @@ class RequestTimeout(ServingError):
     code = "serving.request_timeout"
     exit_code = 4
     remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
+
+
+class PortTaken(ServingError):
+    """A port of the server cannot be opened. The engine runs, and the port is tried again."""
+
+    code = "serving.port_taken"
+    exit_code = 4
+    remedy = "Stop the other process, or choose another port in the section server."
+
+
+class ServerFailed(ServingError):
+    """The process that serves the network ended. The engine runs, and starts it again."""
+
+    code = "serving.server_failed"
+    exit_code = 4
+    remedy = "See logs/server.log in the data directory for the reason."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

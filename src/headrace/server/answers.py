@@ -17,11 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.api import connect
+from headrace.api.services import Caller
 from headrace.errors import ControlError, HeadraceError, LimitReached
 from headrace.observe.logs import logger
 from headrace.server.channel import CREDIT, Ask, Channel, Failure, Frame, Kind, framed, read
-
-from headrace.api.services import Caller
 
 if TYPE_CHECKING:
     from headrace.api.methods import Method

@@ -226,8 +226,10 @@ class Application:
             return
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         form = _FORMS.get(kind)
-        if form is None or form.streams is not method.streams or (
-            form.is_protobuf and method.request is None
+        if (
+            form is None
+            or form.streams is not method.streams
+            or (form.is_protobuf and method.request is None)
         ):
             kinds = ", ".join(
                 name
@@ -551,7 +553,9 @@ def _asked(method: Method, form: _Form, body: bytes) -> bytes:
     except (json_format.ParseError, ValueError, RecursionError) as error:
         # Its text names fields; a value is not repeated.
         text = str(error).partition(":")[0][:200]
-        raise BadRequest(f"The request is not a {method.request.__name__} as JSON: {text}") from None
+        raise BadRequest(
+            f"The request is not a {method.request.__name__} as JSON: {text}"
+        ) from None
     return data
 
 

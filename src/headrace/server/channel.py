@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -291,9 +291,7 @@ def _is_ready(end: socket.socket, what: int, seconds: float) -> bool:
 class ChannelProtocol(asyncio.Protocol):
     """The child's end, on its event loop."""
 
-    def __init__(
-        self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
         """`take` is called with the frames of one turn of the loop, `lost` when the engine ends."""
         self._take = take
         self._lost = lost
@@ -302,8 +300,8 @@ class ChannelProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an `isinstance`: uvloop's transports are of no class of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

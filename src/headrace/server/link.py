@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.api import connect
-from headrace.errors import HeadraceError, LimitReached, NoAnswer, NoEngine, RequestTimeout, Unauthenticated
+from headrace.errors import (
+    HeadraceError,
+    LimitReached,
+    NoAnswer,
+    NoEngine,
+    RequestTimeout,
+    Unauthenticated,
+)
 from headrace.server.channel import (
     CREDIT,
     Ask,
@@ -344,5 +351,3 @@ def _ask(path: str, caller: Caller, body: bytes) -> bytes:
     return msgspec.msgpack.encode(
         Ask(path, caller.name, caller.role, caller.address, tuple(caller.tables), body)
     )
-
-

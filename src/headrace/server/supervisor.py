@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -131,7 +132,7 @@ class Supervisor:
         self._folder = folder
         self._on_change = on_change
         self._name = secrets.token_hex(4)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._info = ServerInfo("starting", since=time.time())
         self._stopping = threading.Event()
         self._draining = ""
@@ -167,12 +168,18 @@ class Supervisor:
             **msgspec.structs.asdict(info.clients),
         }
 
+    def await_that(self, what: Callable[[ServerInfo], bool], timeout: float | None) -> bool:
+        """Wait until something observed about it is true; False on time-out."""
+        with self._lock:
+            return self._lock.wait_for(lambda: what(self._info), timeout)
+
     def _set(self, state: ServerState, reason: str = "", **others: Any) -> None:
         with self._lock:
             before = self._info
             same = (before.state, before.reason) == (state, reason)
             since = before.since if same else time.time()
             self._info = replace(before, state=state, reason=reason, since=since, **others)
+            self._lock.notify_all()
         if not same:
             self._on_change(self._info)
 
@@ -471,9 +478,17 @@ def _version() -> str:
     return ""
 
 
+_PASSED = re.compile(r"PATH|HOME|LANG|LC_.*|TZ|TMPDIR|PYTHON.*|VIRTUAL_ENV|LD_LIBRARY_PATH|GRPC_.*")
+
+
 def _environment() -> Mapping[str, str]:
-    """Return our environment, with the folder of this package first in PYTHONPATH."""
+    """
+    Return the environment of a child, with the folder of this package first in PYTHONPATH.
+
+    Ours may have the passwords of databases, which a process that serves the network must not have.
+    """
     folder = str(Path(headrace.__path__[0]).parent)
     others = os.environ.get("PYTHONPATH")
     path = folder if not others else f"{folder}{os.pathsep}{others}"
-    return {**os.environ, "PYTHONPATH": path}
+    passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+    return {**passed, "PYTHONPATH": path}

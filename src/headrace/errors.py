@@ -77,7 +77,6 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
-    - Forbidden                a token lacks the role, or the right to a table
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -89,6 +88,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Unauthenticated          the caller has not proved who it is
     - LimitReached             a request is too large, or too many are open
     - RequestTimeout           a request was sent too slowly
+    - PortTaken                a port of the server cannot be opened; it is tried again
+    - ServerFailed             the server's process ended; it is started again
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
@@ -183,6 +184,7 @@ __all__ = [
     "OtherSource",
     "Outdated",
     "PipelineError",
+    "PortTaken",
     "PositionExpired",
     "PublicationRefused",
     "ReaderTaken",
@@ -196,6 +198,7 @@ __all__ = [
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
+    "ServerFailed",
     "ServerRefused",
     "ServingError",
     "SetAside",
@@ -885,14 +888,6 @@ class BadRequest(ControlError):
     )
 
 
-class Forbidden(ControlError):
-    """The role or the tables of the caller's token do not permit this."""
-
-    code = "control.forbidden"
-    exit_code = 5
-    remedy = "Use a token with the role, or the table, that the message names."
-
-
 class NotAvailable(ControlError):
     """This version has no such call, or not the part that it needs."""
 
@@ -959,6 +954,22 @@ class RequestTimeout(ServingError):
     code = "serving.request_timeout"
     exit_code = 4
     remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
+
+
+class PortTaken(ServingError):
+    """A port of the server cannot be opened. The engine runs, and the port is tried again."""
+
+    code = "serving.port_taken"
+    exit_code = 4
+    remedy = "Stop the other process, or choose another port in the section server."
+
+
+class ServerFailed(ServingError):
+    """The process that serves the network ended. The engine runs, and starts it again."""
+
+    code = "serving.server_failed"
+    exit_code = 4
+    remedy = "See logs/server.log in the data directory for the reason."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

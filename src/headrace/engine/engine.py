@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -184,6 +185,11 @@ class Engine:
             raise
         self._state.started_at = time.time()
         self._state.running = True
+
+    @property
+    def data(self) -> Path:
+        """The data directory, absolute."""
+        return Path(self._state.options.data).expanduser().absolute()
 
     def cancel_start(self) -> None:
         """End a start that runs on another thread; at its next step it raises `NotRunning`."""

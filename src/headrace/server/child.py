@@ -18,19 +18,22 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
 
 import headrace
+from headrace.errors import BadCertificate
 from headrace.server.application import AbortableProtocol, Application, pages
 from headrace.server.channel import FrameParser, Hello, Kind, Ready, read
 from headrace.server.grpc_service import GrpcServer
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
+from headrace.server.tls import TlsFiles
 
 if TYPE_CHECKING:
     from headrace.api.methods import Method
@@ -76,6 +79,8 @@ class _Child:
         self._http = http
         self._settings = msgspec.convert(hello.settings, ServerSettings)
         self._gate = Gate(self._settings)
+        tls = self._settings.tls
+        self._tls = None if tls is None else TlsFiles(tls)
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
@@ -98,7 +103,7 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        self._server = _HttpServer(config)
+        self._server = _HttpServer(config, self._tls, limits.head_seconds)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -128,6 +133,17 @@ class _Child:
         while True:
             await asyncio.sleep(1)
             self._link.tick(len(self._server.server_state.connections))
+            self._follow_certificate()
+
+    def _follow_certificate(self) -> None:
+        """Use a certificate that was replaced; if it cannot be used, the one before it."""
+        if self._tls is None:
+            return
+        try:
+            if self._tls.refresh():
+                _report("certificate replaced")
+        except BadCertificate as error:
+            _report(f"{error} The server uses the certificate that it had. {error.remedy}")
 
     async def _follow_state(self) -> None:
         while True:
@@ -156,12 +172,46 @@ class _Child:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signals: the engine ends its server."""
+    """uvicorn without its signals, and with limits for handshakes: the engine ends its server."""
+
+    def __init__(
+        self, config: uvicorn.Config, tls: TlsFiles | None, handshake_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; as uvicorn does it, which has no limit for a handshake."""
+        options: dict[str, Any] = {}
+        if self._tls is not None:
+            options = {
+                "ssl": self._tls.context,
+                "ssl_handshake_timeout": self._handshake_seconds,
+            }
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(
+                self._protocol, sock=each, backlog=self.config.backlog, **options
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return AbortableProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
+
+
+def _report(what: str) -> None:
+    """Write a line to the log of the child, which is its standard error."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    print(f"{at} {what}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """
 The server child: `python -m headrace.server.child CALLS BULK HTTP`.
 
-The arguments are descriptors that its engine hands over: two ends of socket pairs, and the listening
-socket for HTTP. Everything else comes in the first frame. The gRPC library opens its own port; if
-that is taken, HTTP is served, and the port is tried again.
+The arguments are descriptors that its engine hands over: two ends of socket pairs, and the
+listening socket for HTTP. Everything else comes in the first frame. The gRPC library opens its own
+port; if that is taken, HTTP is served, and the port is tried again.
 
 The child ends with its engine: at the end of file of either socket pair, all streams are told, and
 the process is gone within `LEAVING_SECONDS`.
@@ -18,9 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
@@ -34,10 +32,6 @@ from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
 from headrace.server.tls import TlsFiles
-
-if TYPE_CHECKING:
-    from headrace.api.methods import Method
-    from headrace.server.security import Caller
 
 LEAVING_SECONDS = 1.5
 """How long readers have to take the end of their streams."""
@@ -79,18 +73,16 @@ class _Child:
         self._http = http
         self._settings = msgspec.convert(hello.settings, ServerSettings)
         self._gate = Gate(self._settings)
-        tls = self._settings.tls
-        self._tls = None if tls is None else TlsFiles(tls)
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
         self._link = EngineLink(limits, hello.server, self._leave, self._changed.set)
-        self._grpc = GrpcServer(self._link, self._gate, self._settings, self._audited)
-        files = pages(CONSOLE)
-        app = Application(self._link, self._gate, self._settings, files, self._audited)
+        self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
+        self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
+        app = Application(self._link, self._gate, self._settings, pages(CONSOLE))
         AbortableProtocol.limits = limits
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             http=AbortableProtocol,
             ws="none",
             lifespan="off",
@@ -103,7 +95,8 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        self._server = _HttpServer(config, self._tls, limits.head_seconds)
+        config.ssl = None if self._files is None else self._files.context
+        self._server = _HttpServer(config)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -133,17 +126,8 @@ class _Child:
         while True:
             await asyncio.sleep(1)
             self._link.tick(len(self._server.server_state.connections))
-            self._follow_certificate()
-
-    def _follow_certificate(self) -> None:
-        """Use a certificate that was replaced; if it cannot be used, the one before it."""
-        if self._tls is None:
-            return
-        try:
-            if self._tls.refresh():
-                _report("certificate replaced")
-        except BadCertificate as error:
-            _report(f"{error} The server uses the certificate that it had. {error.remedy}")
+            if self._files is not None:
+                self._refresh(self._files)
 
     async def _follow_state(self) -> None:
         while True:
@@ -167,51 +151,22 @@ class _Child:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _audited(self, caller: Caller, method: Method, code: str) -> None:
-        pass
+    def _refresh(self, files: TlsFiles) -> None:
+        try:
+            if files.refresh():
+                print("The certificate was read again", file=sys.stderr, flush=True)  # noqa: T201
+        except BadCertificate as error:
+            # Until they are right, the last ones that were are used.
+            print(f"{error} {error.remedy}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signals, and with limits for handshakes: the engine ends its server."""
-
-    def __init__(
-        self, config: uvicorn.Config, tls: TlsFiles | None, handshake_seconds: float
-    ) -> None:
-        super().__init__(config)
-        self._tls = tls
-        self._handshake_seconds = handshake_seconds
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; as uvicorn does it, which has no limit for a handshake."""
-        options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {
-                "ssl": self._tls.context,
-                "ssl_handshake_timeout": self._handshake_seconds,
-            }
-        loop = asyncio.get_running_loop()
-        await self.lifespan.startup()
-        self.servers = [
-            await loop.create_server(
-                self._protocol, sock=each, backlog=self.config.backlog, **options
-            )
-            for each in sockets or ()
-        ]
-        self.started = True
-
-    def _protocol(self) -> asyncio.Protocol:
-        return AbortableProtocol(self.config, self.server_state, self.lifespan.state)
+    """uvicorn without its signals: the engine ends its server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
-
-
-def _report(what: str) -> None:
-    """Write a line to the log of the child, which is its standard error."""
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    print(f"{at} {what}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

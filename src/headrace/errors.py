@@ -77,6 +77,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
+    - Forbidden                a token lacks the role, or the right to a table
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -886,6 +887,14 @@ class BadRequest(ControlError):
         "Correct the request. If the headrace command sent it, command and engine have different"
         " versions: use the same for both."
     )
+
+
+class Forbidden(ControlError):
+    """The role or the tables of the caller's token do not permit this."""
+
+    code = "control.forbidden"
+    exit_code = 5
+    remedy = "Use a token with the role, or the table, that the message names."
 
 
 class NotAvailable(ControlError):

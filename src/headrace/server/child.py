@@ -1,9 +1,9 @@
 """
 The server child: `python -m headrace.server.child CALLS BULK HTTP`.
 
-The arguments are descriptors that its engine hands over: two ends of socket pairs, and the listening
-socket for HTTP. Everything else comes in the first frame. The gRPC library opens its own port; if
-that is taken, HTTP is served, and the port is tried again.
+The arguments are descriptors that its engine hands over: two ends of socket pairs, and the
+listening socket for HTTP. Everything else comes in the first frame. The gRPC library opens its own
+port; if that is taken, HTTP is served, and the port is tried again.
 
 The child ends with its engine: at the end of file of either socket pair, all streams are told, and
 the process is gone within `LEAVING_SECONDS`.
@@ -19,22 +19,19 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
 
 import headrace
+from headrace.errors import BadCertificate
 from headrace.server.application import AbortableProtocol, Application, pages
 from headrace.server.channel import FrameParser, Hello, Kind, Ready, read
 from headrace.server.grpc_service import GrpcServer
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from headrace.api.methods import Method
-    from headrace.server.security import Caller
+from headrace.server.tls import TlsFiles
 
 LEAVING_SECONDS = 1.5
 """How long readers have to take the end of their streams."""
@@ -80,12 +77,12 @@ class _Child:
         self._changed = asyncio.Event()
         limits = self._settings.limits
         self._link = EngineLink(limits, hello.server, self._leave, self._changed.set)
-        self._grpc = GrpcServer(self._link, self._gate, self._settings, self._audited)
-        files = pages(CONSOLE)
-        app = Application(self._link, self._gate, self._settings, files, self._audited)
+        self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
+        self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
+        app = Application(self._link, self._gate, self._settings, pages(CONSOLE))
         AbortableProtocol.limits = limits
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             http=AbortableProtocol,
             ws="none",
             lifespan="off",
@@ -98,6 +95,7 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
+        config.ssl = None if self._files is None else self._files.context
         self._server = _HttpServer(config)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
@@ -128,6 +126,8 @@ class _Child:
         while True:
             await asyncio.sleep(1)
             self._link.tick(len(self._server.server_state.connections))
+            if self._files is not None:
+                self._refresh(self._files)
 
     async def _follow_state(self) -> None:
         while True:
@@ -151,15 +151,20 @@ class _Child:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _audited(self, caller: Caller, method: Method, code: str) -> None:
-        pass
+    def _refresh(self, files: TlsFiles) -> None:
+        try:
+            if files.refresh():
+                print("The certificate was read again", file=sys.stderr, flush=True)  # noqa: T201
+        except BadCertificate as error:
+            # Until they are right, the last ones that were are used.
+            print(f"{error} {error.remedy}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _HttpServer(uvicorn.Server):
     """uvicorn without its signals: the engine ends its server."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 

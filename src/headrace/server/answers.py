@@ -12,14 +12,16 @@ slow reader holds its own stream and nothing else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.api import connect
+from headrace.api.methods import METHODS
 from headrace.api.services import Caller
 from headrace.errors import ControlError, HeadraceError, LimitReached
 from headrace.observe.logs import logger
+from headrace.server.audit import OK, AuditEntry, entry_of
 from headrace.server.channel import CREDIT, Ask, Channel, Failure, Frame, Kind, framed, read
 
 if TYPE_CHECKING:
@@ -53,10 +55,14 @@ class Answers:
     """Answers the requests of one child, until `close`."""
 
     def __init__(
-        self, services: Services, methods: Mapping[str, Method], calls: Channel, bulk: Channel
+        self,
+        services: Services,
+        audit: Callable[[Sequence[AuditEntry]], None],
+        calls: Channel,
+        bulk: Channel,
     ) -> None:
         self._services = services
-        self._methods = methods
+        self._audit = audit
         self._calls = calls
         self._bulk = bulk
         self._readers = ThreadPoolExecutor(READERS, "headrace-server-read")
@@ -98,7 +104,7 @@ class Answers:
         return len(self._streams)
 
     def _ask(self, number: int, ask: Ask, answers: list[bytes]) -> None:
-        method = self._methods.get(ask.path)
+        method = METHODS.get(ask.path)
         if method is not None and method.changes:
             with self._lock:
                 free = self._changes < MOST_CHANGES
@@ -107,7 +113,10 @@ class Answers:
                 answers.append(framed(Kind.FAILURE, number, failure(_limit_reached("changes"))))
                 return
             threading.Thread(
-                target=self._change, args=(number, ask), name="headrace-server-change", daemon=True
+                target=self._change,
+                args=(number, ask, method),
+                name="headrace-server-change",
+                daemon=True,
             ).start()
         elif method is not None and method.name in _AT_ONCE:
             answers.append(self._answered(number, ask))
@@ -117,19 +126,26 @@ class Answers:
     def _read(self, number: int, ask: Ask) -> None:
         self._calls.send(self._answered(number, ask))
 
-    def _change(self, number: int, ask: Ask) -> None:
+    def _change(self, number: int, ask: Ask, method: Method) -> None:
         try:
-            self._calls.send(self._answered(number, ask))
+            answer, outcome = self._outcome(number, ask)
+            self._audit([entry_of(method, outcome, _caller(ask), body=ask.body)])
+            self._calls.send(answer)
         finally:
             with self._lock:
                 self._changes -= 1
 
     def _answered(self, number: int, ask: Ask) -> bytes:
+        return self._outcome(number, ask)[0]
+
+    def _outcome(self, number: int, ask: Ask) -> tuple[bytes, str]:
+        """Return the frame with the answer, and `ok` or the code of the error."""
         try:
             answer = self._services.call(ask.path, ask.body, _caller(ask))
         except Exception as error:  # noqa: BLE001 - a bug must not look like silence
-            return framed(Kind.FAILURE, number, failure(error))
-        return framed(Kind.ANSWER, number, answer)
+            code = error.code if isinstance(error, HeadraceError) else "internal"
+            return framed(Kind.FAILURE, number, failure(error)), code
+        return framed(Kind.ANSWER, number, answer), OK
 
     def _open(self, number: int, ask: Ask) -> None:
         stream = _Stream(number, self._bulk, self._ended)

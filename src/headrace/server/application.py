@@ -27,14 +27,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.api import connect
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
-from headrace.errors import BadRequest, HeadraceError, LimitReached, RequestTimeout
+from headrace.api.services import Caller
+from headrace.errors import (
+    BadRequest,
+    Forbidden,
+    HeadraceError,
+    LimitReached,
+    RequestTimeout,
+    Unauthenticated,
+)
+from headrace.server.audit import OK
 from headrace.server.channel import Failure
 from headrace.server.link import ended, failure, out_of_time
-from headrace.server.security import Caller, Gate, certificate_name, request_headers
+from headrace.server.security import Gate, certificate_name, request_headers
 
 if TYPE_CHECKING:
     from headrace.server.link import EngineLink
-    from headrace.server.settings import Limits, ServerSettings
+    from headrace.server.settings import ServerLimits, ServerSettings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -95,7 +104,7 @@ class AbortableProtocol(HttpToolsProtocol):
     It also hands the end of the connection to the application.
     """
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[ServerLimits]
     """Those of this process, set before the first connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -128,10 +137,8 @@ class AbortableProtocol(HttpToolsProtocol):
         self._head_timer.cancel()
         # The scope is handed to the application in `super`.
         peer = self.transport.get_extra_info("peercert")
-        self.scope["extensions"] = {  # type: ignore[typeddict-item]
-            "abort": self.transport.abort,
-            "certificate": certificate_name(peer),
-        }
+        handed: Any = {"abort": self.transport.abort, "certificate": certificate_name(peer)}
+        self.scope["extensions"] = handed
         super().on_headers_complete()
 
 
@@ -144,14 +151,11 @@ class Application:
         gate: Gate,
         settings: ServerSettings,
         files: Mapping[str, Page],
-        audited: Callable[[Caller, Method, str], None],
     ) -> None:
-        """`audited` is told of each call that changes something, with its outcome."""
         self._link = link
         self._gate = gate
         self._limits = settings.limits
         self._files = files
-        self._audited = audited
         self._aliases = LAREDO_PATHS if settings.compat == "laredo" else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,7 +166,11 @@ class Application:
             request.headers = request_headers(scope["headers"])
             await self._answer(request)
         except HeadraceError as error:
-            await request.fail(failure(error))
+            why = failure(error)
+            if isinstance(error, Unauthenticated | Forbidden):
+                about = request.method or f"{scope['method']} {scope['path'][:100]}"
+                self._link.audit(about, error.code, request.caller, request.address)
+            await request.fail(why)
         except _Stalled:
             # Its reader takes nothing: a polite end would wait for it.
             self._link.stalled += 1
@@ -194,7 +202,7 @@ class Application:
         )
 
     def _caller(self, request: _Request) -> Caller:
-        certificate = request.scope["extensions"].get("certificate")
+        certificate = request.scope["extensions"]["certificate"]
         return self._gate.caller(request.headers, request.address, certificate)
 
     async def _log_in(self, request: _Request) -> None:
@@ -206,6 +214,7 @@ class Application:
         if not isinstance(token, str):
             raise BadRequest('The request must be {"token": "…"}', remedy="Send a token as JSON.")
         login = self._gate.log_in(token, request.address)
+        self._link.audit("Login", OK, login.caller, request.address)
         body = connect.message({"name": login.caller.name, "role": login.caller.role})
         await request.answer(200, body, headers=[(b"set-cookie", login.cookie.encode())])
 
@@ -221,7 +230,8 @@ class Application:
 
     async def _call(self, request: _Request, path: str) -> None:
         self._check(request)
-        if (method := METHODS.get(path)) is None:
+        request.method = method = METHODS.get(path)
+        if method is None:
             await request.fail(_unimplemented(BadRequest(f"Unknown method {path[:200]}")))
             return
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -240,7 +250,7 @@ class Application:
             await request.answer(415, b"", headers=[(b"accept-post", kinds.encode())])
             return
         request.form = form
-        caller = self._caller(request)
+        request.caller = caller = self._caller(request)
         self._gate.allow(caller, method)
         seconds = _seconds(request.headers.get("connect-timeout-ms"))
         coding = "connect-content-encoding" if method.streams else "content-encoding"
@@ -267,8 +277,6 @@ class Application:
         seconds: float | None,
     ) -> None:
         answer = await self._link.ask(method.path, caller, _asked(method, form, body), seconds)
-        if method.changes:
-            self._audited(caller, method, "" if isinstance(answer, bytes) else _code(answer))
         if isinstance(answer, Failure):
             await request.fail(answer)
         else:
@@ -437,8 +445,10 @@ class _Request:
     def __init__(self, scope: Scope, receive: Receive, send: Send, stalled_seconds: float) -> None:
         self.scope = scope
         self.headers: dict[str, str] = {}
+        # As soon as they are known:
+        self.method: Method | None = None
+        self.caller: Caller | None = None
         self.form: _Form | None = None
-        """The form of its messages, as soon as that is known."""
 
         self._receive = receive
         self._send = send
@@ -549,7 +559,7 @@ def _asked(method: Method, form: _Form, body: bytes) -> bytes:
         return body
     try:
         message = json_format.Parse(body or b"{}", method.request())
-        data: bytes = message.SerializeToString()
+        data = bytes(message.SerializeToString())
     except (json_format.ParseError, ValueError, RecursionError) as error:
         # Its text names fields; a value is not repeated.
         text = str(error).partition(":")[0][:200]
@@ -590,10 +600,6 @@ def _last(why: Failure | None) -> bytes:
 def _unimplemented(error: HeadraceError) -> Failure:
     status, fields = connect.error_fields(error, "unimplemented")
     return Failure(status, connect.message(fields))
-
-
-def _code(why: Failure) -> str:
-    return str(json.loads(why.error)["code"])
 
 
 def _seconds(header: str | None) -> float | None:

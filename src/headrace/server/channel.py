@@ -8,8 +8,8 @@ that a thousand rows for one reader never delay the answer to another.
 The number of a frame is that of the request or stream that it belongs to; 0 for all others. The
 child numbers requests and streams.
 
-`Channel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event loop. Both
-write whatever has gathered in one call.
+`Channel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event loop.
+Both write whatever has gathered in one call.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class Kind(IntEnum):
 
     DRAIN = 14
     """Engine → child: `Drain`. The engine stops."""
+
+    AUDIT = 15
+    """Child → engine: entries of the audit log about who was refused, and logins."""
 
 
 class Frame(NamedTuple):

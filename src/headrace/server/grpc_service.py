@@ -2,8 +2,8 @@
 gRPC: the same services on HTTP/2, with health and reflection.
 
 One handler serves every method of the registry. Messages go to the engine, and back, as the bytes
-that they are. An error has the status code that belongs to its Connect code, and the same detail, in
-`grpc-status-details-bin`.
+that they are. An error has the status code that belongs to its Connect code, and the same detail,
+in `grpc-status-details-bin`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -22,14 +21,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from headrace.api.methods import METHODS, Method
+from headrace.api.services import Caller
 from headrace.errors import FellBehind, HeadraceError
 from headrace.server.channel import Failure
 from headrace.server.link import ended, failure
-from headrace.server.security import Caller, Gate, request_headers
+from headrace.server.security import Gate, request_headers
 
 if TYPE_CHECKING:
     from headrace.server.link import EngineLink
-    from headrace.server.settings import ServerSettings, TlsSettings
+    from headrace.server.settings import ServerSettings
+    from headrace.server.tls import TlsFiles
 
 _CODES = {code.value[1].replace(" ", "_"): code for code in grpc.StatusCode} | {
     "canceled": grpc.StatusCode.CANCELLED
@@ -38,22 +39,19 @@ _CODES = {code.value[1].replace(" ", "_"): code for code in grpc.StatusCode} | {
 SERVICES = sorted({method.service for method in METHODS.values() if method.request is not None})
 """The full names of the services that have messages in protobuf."""
 
-Context = grpc.aio.ServicerContext[bytes, bytes]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class GrpcServer:
     """The gRPC server of one child; `start` once, then `stop`."""
 
     def __init__(
-        self,
-        link: EngineLink,
-        gate: Gate,
-        settings: ServerSettings,
-        audited: Callable[[Caller, Method, str], None],
+        self, link: EngineLink, gate: Gate, settings: ServerSettings, files: TlsFiles | None
     ) -> None:
         self._settings = settings
+        self._files = files
         self._health = health.aio.HealthServicer()
-        self._handlers = _Handlers(link, gate, settings.limits.stalled_seconds, audited)
+        self._handlers = _Handlers(link, gate, settings.limits.stalled_seconds)
         self._gate = gate
         self._server: grpc.aio.Server | None = None
 
@@ -79,10 +77,10 @@ class GrpcServer:
         host = self._settings.host
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            if (tls := self._settings.tls) is None:
-                found = server.add_insecure_port(where)
+            if self._files is None:
+                found = int(server.add_insecure_port(where))
             else:
-                found = server.add_secure_port(where, _credentials(tls))
+                found = int(server.add_secure_port(where, _credentials(self._files)))
         except RuntimeError as error:
             raise OSError(str(error)) from None
         if not found:
@@ -106,7 +104,7 @@ class GrpcServer:
             await server.stop(seconds)
 
 
-class _ForCallers(grpc.aio.ServerInterceptor):
+class _ForCallers(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Reflection tells the names of everything: it is for callers."""
 
     def __init__(self, gate: Gate) -> None:
@@ -138,17 +136,10 @@ def _checked(handler: Any, gate: Gate) -> Any:
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Every method of the registry."""
 
-    def __init__(
-        self,
-        link: EngineLink,
-        gate: Gate,
-        stalled_seconds: float,
-        audited: Callable[[Caller, Method, str], None],
-    ) -> None:
+    def __init__(self, link: EngineLink, gate: Gate, stalled_seconds: float) -> None:
         self._link = link
         self._gate = gate
         self._stalled_seconds = stalled_seconds
-        self._audited = audited
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a method; None if there is no such method."""
@@ -168,19 +159,18 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(unary)
 
     async def _allowed(self, method: Method, context: Context) -> Caller:
+        caller = None
         try:
             caller = _caller(self._gate, context)
             self._gate.allow(caller, method)
         except HeadraceError as error:
+            self._link.audit(method, error.code, caller, _address(context.peer()))
             await _abort(context, failure(error))
         return caller
 
     async def _unary(self, method: Method, body: bytes, context: Context) -> bytes:
         caller = await self._allowed(method, context)
         answer = await self._link.ask(method.path, caller, body, context.time_remaining())
-        if method.changes:
-            failed = isinstance(answer, Failure)
-            self._audited(caller, method, json.loads(answer.error)["code"] if failed else "")
         if isinstance(answer, Failure):
             await _abort(context, answer)
         return answer
@@ -223,11 +213,12 @@ def _address(peer: str) -> str:
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]")
 
 
-async def _abort(context: Context, why: Failure) -> Any:
+async def _abort(context: Context, why: Failure) -> NoReturn:
     fields = json.loads(why.error)
     code = _CODES.get(fields["code"], grpc.StatusCode.UNKNOWN)
     details = (("grpc-status-details-bin", _status(code, fields)),)
     await context.abort(code, fields["message"], details)
+    raise AssertionError  # `abort` raises, which its declaration does not say
 
 
 def _status(code: grpc.StatusCode, fields: Mapping[str, Any]) -> bytes:
@@ -249,30 +240,17 @@ def _field(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | 2]) + length + bytes([size]) + data
 
 
-def _credentials(tls: TlsSettings) -> grpc.ServerCredentials:
-    """Return the files of TLS, which are read again for each connection after they change."""
-
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        pair = (Path(tls.key).read_bytes(), Path(tls.cert).read_bytes())
-        authority = Path(tls.client_ca).read_bytes() if tls.client_ca else None
-        return grpc.ssl_server_certificate_configuration([pair], authority)
-
-    last = _versions(tls)
+def _credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Return the files of TLS; new connections use new ones."""
+    given = None
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal last
-        try:
-            now = _versions(tls)
-            if now == last:
-                return None
-            found, last = configuration(), now
-        except OSError:
-            return None  # between two files: the old ones are used until both are there
-        return found
+        nonlocal given
+        if files.pem is given:
+            return None
+        given = pem = files.pem
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), changed, bool(tls.client_ca))
-
-
-def _versions(tls: TlsSettings) -> list[int]:
-    names = [name for name in (tls.cert, tls.key, tls.client_ca) if name]
-    return [Path(name).stat().st_mtime_ns for name in names]
+    first = changed()
+    with_certificate = files.pem.client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(first, changed, with_certificate)

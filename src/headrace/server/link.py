@@ -1,9 +1,10 @@
 """
 The engine, as its server child sees it: what it answers, and whether it does.
 
-The engine sends its state each second. If none has come for `SILENT_SECONDS`, the engine hangs: what
-waits for it ends, what comes is refused at once, and the server is not ready until it is heard of
-again. The child counts its own ticks, so that a child that was suspended does not blame the engine.
+The engine sends its state each second. If none has come for `SILENT_SECONDS`, the engine hangs:
+what waits for it ends, what comes is refused at once, and the server is not ready until it is heard
+of again. The child counts its own ticks, so that a child that was suspended does not blame the
+engine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from headrace.errors import (
     RequestTimeout,
     Unauthenticated,
 )
+from headrace.server.audit import OK, AuditEntry, Refusals, entry_of
 from headrace.server.channel import (
     CREDIT,
     Ask,
@@ -40,8 +42,9 @@ from headrace.server.channel import (
 )
 
 if TYPE_CHECKING:
-    from headrace.server.security import Caller
-    from headrace.server.settings import Limits
+    from headrace.api.methods import Method
+    from headrace.api.services import Caller
+    from headrace.server.settings import ServerLimits
 
 SILENT_SECONDS = 5
 """So long without its state, and the engine hangs."""
@@ -57,7 +60,11 @@ class EngineLink:
     """The engine. Used on the child's event loop alone."""
 
     def __init__(
-        self, limits: Limits, server: str, lost: Callable[[], None], changed: Callable[[], None]
+        self,
+        limits: ServerLimits,
+        server: str,
+        lost: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         """`lost` is called when the engine ends, `changed` when its state may be another."""
         self.calls = ChannelProtocol(self._take, lost)
@@ -73,6 +80,7 @@ class EngineLink:
         self._waiting: dict[int, asyncio.Future[bytes | Failure]] = {}
         self._waiting_bytes = 0
         self._streams: dict[int, EngineStream] = {}
+        self._refusals = Refusals()
         self._silent = 0
         self._answered = self._failed = 0
         self.stalled = 0
@@ -95,8 +103,18 @@ class EngineLink:
             and bool(self.state.health.get("ready", {}).get("ok"))
         )
 
+    def audit(self, method: Method | str, outcome: str, caller: Caller | None, at: str) -> None:
+        """Record a login; or a refusal, unless there are too many of the same."""
+        entry = entry_of(method, outcome, caller, at)
+        self._record([entry] if outcome == OK else self._refusals.take(entry))
+
+    def _record(self, entries: Sequence[AuditEntry]) -> None:
+        if entries:
+            self.calls.send(Kind.AUDIT, body=msgspec.msgpack.encode(list(entries)))
+
     def tick(self, connections: int) -> None:
         """Note that a second has passed, and tell the engine who is served."""
+        self._record(self._refusals.due())
         if os.getppid() != self.parent:
             # Another process has inherited the engine's end, so there was no end of file.
             self._lost()

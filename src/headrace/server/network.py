@@ -31,7 +31,7 @@ class Server:
     An engine on the network, from `start` to `close`; a context that does both.
 
     It is started without waiting for it, and nothing that happens to it stops the engine: `info`
-    says what it does. Raises `NotInstalled`, and `BadCertificate` if its certificate cannot be used.
+    says what it does. Raises `NotInstalled`, and `BadCertificate`.
     """
 
     def __init__(

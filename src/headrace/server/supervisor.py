@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 import headrace
-from headrace.api.methods import METHODS
 from headrace.errors import PortTaken, ServerFailed
 from headrace.observe.logs import logger
 from headrace.server.answers import Answers
+from headrace.server.audit import AuditEntry, AuditLog
 from headrace.server.channel import (
     Channel,
     Clients,
@@ -83,9 +83,15 @@ MOST_EVENTS = 1_000
 
 BACKLOG = 2_048
 
+_OWN = (Kind.READY, Kind.CLIENTS, Kind.AUDIT)
+"""The kinds of frames for the supervisor; others are requests."""
+
 ServerState = Literal[
     "starting", "serving", "port_taken", "restarting", "not_answering", "stopping", "stopped"
 ]
+
+
+NOBODY = Clients()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class ServerInfo:
 
     pid: int | None = None
     restarts: int = 0
-    clients: Clients = Clients()
+    clients: Clients = NOBODY
 
 
 class Supervisor:
@@ -142,6 +148,7 @@ class Supervisor:
         self._events: deque[tuple[int, bytes]] = deque(maxlen=MOST_EVENTS)
         self._number = 0
         self._observer: Any = None
+        self._audit_log: AuditLog | None = None
         self._threads: list[threading.Thread] = []
 
     # --- what it says -----------------------------------------------------------------------------
@@ -187,6 +194,10 @@ class Supervisor:
 
     def start(self) -> None:
         """Open the socket and start the child; does not wait for it, and does not fail."""
+        try:
+            self._audit_log = AuditLog(self._folder / "logs")
+        except OSError as error:
+            _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
         for target in (self._run, self._tell_state):
             thread = threading.Thread(
@@ -217,6 +228,9 @@ class Supervisor:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._audit_log is not None:
+            self._audit_log.close()
+            self._audit_log = None
         self._set("stopped", http="", grpc="", pid=None)
 
     def _send(self, frame: bytes) -> None:
@@ -245,7 +259,7 @@ class Supervisor:
                 grpc="",
                 pid=None,
                 restarts=self._info.restarts + 1,
-                clients=Clients(),
+                clients=NOBODY,
             )
             self._stopping.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -267,6 +281,10 @@ class Supervisor:
         self._set("starting", error=None, http=f"{scheme}://{_named(host)}:{bound}")
         return True
 
+    def _audit(self, entries: Sequence[AuditEntry]) -> None:
+        if self._audit_log is not None:
+            self._audit_log.write(*entries)
+
     # --- the child --------------------------------------------------------------------------------
 
     @property
@@ -280,7 +298,7 @@ class Supervisor:
             child = _Child.spawn(self._socket, self._log_file)
         except OSError as error:
             return f"The server could not be started: {error.strerror or error}"
-        answers = Answers(self._services, METHODS, child.calls, child.bulk)
+        answers = Answers(self._services, self._audit, child.calls, child.bulk)
         child.calls.send(framed(Kind.HELLO, body=self._hello()))
         with self._lock:
             events = [framed(Kind.EVENT, number, event) for number, event in self._events]
@@ -319,7 +337,7 @@ class Supervisor:
                 return f"The server did not answer for {silent:.0f} seconds, and was ended"
             if silent >= QUIET_SECONDS and is_ready:
                 self._set("not_answering", f"The server has been silent for {QUIET_SECONDS:g} s")
-            own = [frame for frame in frames if frame.kind in (Kind.READY, Kind.CLIENTS)]
+            own = [frame for frame in frames if frame.kind in _OWN]
             for frame in own:
                 is_ready = True
                 self._take(frame)
@@ -327,6 +345,9 @@ class Supervisor:
                 answers.take(frames)
 
     def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.AUDIT:
+            self._audit(msgspec.msgpack.decode(frame.body, type=list[AuditEntry]))
+            return
         if frame.kind == Kind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))

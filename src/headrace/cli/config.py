@@ -17,6 +17,7 @@ from headrace.api.connect import error_object
 from headrace.cli.common import config_options, json_option, read_configuration
 
 if TYPE_CHECKING:
+    from headrace.config.schema import Values
     from headrace.config.show import EffectiveSetting
     from headrace.engine.from_config import EngineConfig
 
@@ -90,6 +91,8 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     nothing and does not start Spark. Spark SQL expressions are not checked: use headrace try.
     """
     found = read_configuration(config, sets, warn=not as_json)
+    if found.server is not None:
+        _check_server(found.server)
     if offline:
         found.build()
     else:
@@ -100,6 +103,19 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
         click.echo(json.dumps({"valid": True, **counts, "offline": offline, "warnings": warnings}))
         return
     click.echo(f"✓ {_summary(found)}{', databases not checked' if offline else ''}")
+
+
+def _check_server(server: Values) -> None:
+    from headrace.errors import InvalidConfiguration, SettingError
+    from headrace.server.settings import settings_from
+    from headrace.server.tls import TlsFiles
+
+    try:
+        settings = settings_from(server)
+        if settings.tls is not None:
+            TlsFiles(settings.tls)
+    except SettingError as error:
+        raise InvalidConfiguration.of([error]) from None
 
 
 def _summary(found: EngineConfig) -> str:

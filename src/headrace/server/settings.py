@@ -16,11 +16,16 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.api.methods import ROLES
 from headrace.errors import WrongValue
+
+if TYPE_CHECKING:
+    from headrace.config.schema import Values
+    from headrace.config.text import SourceLocation
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -72,21 +77,6 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of the tables whose rows may be read; empty for all."""
 
     expires: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise _wrong("role", f"must be one of {', '.join(ROLES)}")
-        if bool(self.hash) == bool(self.certificate):
-            raise _wrong("token", "needs either the hash of a token or the name of a certificate")
-        if self.hash and not HASH.fullmatch(self.hash):
-            # The value is not repeated: it may be the token.
-            raise _wrong(
-                "hash",
-                "must be sha256: and 64 hexadecimal digits",
-                "Make a token and its hash: headrace token new NAME --role read.",
-            )
-        if self.expires is not None and self.expires.tzinfo is None:
-            raise _wrong("expires", "must have an offset from UTC")
 
     def has_expired(self, now: float) -> bool:
         """Whether it is not valid any more at `now`, in seconds since 1970."""
@@ -158,7 +148,10 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise _wrong("grpc_port", f"must be another port than http_port, {self.http_port}")
         if self.compat not in ("", "laredo"):
             raise _wrong("compat", "must be laredo")
-        self._check_names()
+        if not self.host:
+            raise _wrong("host", "must not be empty", "Write 0.0.0.0 for all addresses.")
+        self._check_tokens()
+        self._check_certificates()
         self._check_safety()
 
     @property
@@ -171,15 +164,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether callers need to prove nothing."""
         return not self.tokens
 
-    def _check_names(self) -> None:
-        if not self.host:
-            raise _wrong("host", "must not be empty", "Write 0.0.0.0 for all addresses.")
-        certificates = [each.certificate for each in self.tokens.values() if each.certificate]
-        hashes = [each.hash for each in self.tokens.values() if each.hash]
-        for found in (certificates, hashes):
-            if len(set(found)) < len(found):
-                raise _wrong("tokens", "has two entries for the same token or certificate")
-        for name in self.tokens:
+    def _check_tokens(self) -> None:
+        for name, access in self.tokens.items():
             if not _NAME.fullmatch(name) or name in RESERVED:
                 raise _wrong(
                     "tokens",
@@ -187,6 +173,31 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     "Use at most 64 of a-z, 0-9, dot, dash and underscore, and not local or"
                     " anonymous.",
                 )
+            at = f"tokens.{name}"
+            if access.role not in ROLES:
+                raise _wrong(f"{at}.role", f"must be one of {', '.join(ROLES)}")
+            if bool(access.hash) == bool(access.certificate):
+                raise _wrong(
+                    at,
+                    "must have either a token or the name of a certificate",
+                    "Make a token and its hash: headrace token new NAME --role read.",
+                )
+            if access.hash and not HASH.fullmatch(access.hash):
+                # The value is not repeated: it may be the token.
+                raise _wrong(
+                    f"{at}.hash",
+                    "must be sha256: and 64 hexadecimal digits",
+                    "Make a token and its hash: headrace token new NAME --role read.",
+                )
+            if access.expires is not None and access.expires.tzinfo is None:
+                raise _wrong(f"{at}.expires", "must have an offset from UTC")
+
+    def _check_certificates(self) -> None:
+        certificates = [each.certificate for each in self.tokens.values() if each.certificate]
+        hashes = [each.hash for each in self.tokens.values() if each.hash]
+        for found in (certificates, hashes):
+            if len(set(found)) < len(found):
+                raise _wrong("tokens", "has two entries for the same token or certificate")
         if self.tls is not None and self.tls.client_ca and not self.tokens:
             raise _wrong(
                 "tokens",
@@ -215,6 +226,90 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 " Or serve this machine only: host = 127.0.0.1. insecure = true serves everybody"
                 " who reaches the port.",
             )
+
+
+# --- from a configuration -------------------------------------------------------------------------
+
+
+def settings_from(server: Values) -> ServerSettings:
+    """
+    Return the settings that the section `server` of a configuration says.
+
+    Reads the tokens that are given by reference, and keeps only their hashes. Raises `WrongValue`
+    with its location, and `NoSecret`.
+    """
+    from headrace.config.schema import located
+
+    try:
+        tls: Values | None = server["tls"]
+        limits: Values = server["limits"]
+        return ServerSettings(
+            host=server["host"],
+            http_port=server["http_port"],
+            grpc_port=server["grpc_port"],
+            hosts=server["hosts"],
+            tls=None
+            if tls is None
+            # Absolute: the child's current folder may be another one.
+            else TlsSettings(*(str(each.absolute()) if each else "" for each in tls.values())),
+            tokens={name: _access(name, each) for name, each in (server["tokens"] or {}).items()},
+            insecure=server["insecure"],
+            compat=server["compat"] or "",
+            hold=server["hold"],
+            limits=ServerLimits(
+                **{_LIMITS.get(name, name): value for name, value in limits.items()}
+            ),
+        )
+    except WrongValue as error:
+        raise located(error, _location(server, str(error.facts["key"]))) from None
+
+
+_LIMITS = {
+    "head_timeout": "head_seconds",
+    "body_timeout": "body_seconds",
+    "stalled_timeout": "stalled_seconds",
+    "idle_timeout": "idle_seconds",
+    "session": "session_seconds",
+}
+
+
+def _access(name: str, given: Values) -> Access:
+    at = f"tokens.{name}"
+    if sum(given[key] is not None for key in ("hash", "token_ref", "certificate")) != 1:
+        raise _wrong(
+            at,
+            "must have one of hash, token_ref and certificate",
+            f"Make a token and its hash: headrace token new {name} --role {given['role']}.",
+        )
+    hashed: str = given["hash"] or ""
+    if given["token_ref"] is not None:
+        token = given["token_ref"].read()
+        if len(token) < SHORTEST_TOKEN:
+            raise _wrong(
+                f"{at}.token_ref",
+                f"leads to a token of fewer than {SHORTEST_TOKEN} characters",
+                f"Use a random one: headrace token new {name} --role {given['role']}.",
+            )
+        hashed = token_hash(token)
+    try:
+        expires = None if given["expires"] is None else moment(given["expires"])
+    except ValueError:
+        raise _wrong(
+            f"{at}.expires", "must be a day or a time", "Write 2027-01-31, or 2027-01-31T12:00Z."
+        ) from None
+    return Access(given["role"], hashed, given["certificate"] or "", given["tables"] or (), expires)
+
+
+def _location(values: Any, key: str) -> SourceLocation:
+    """Return where a key of the section is written, or else the section that it is missing from."""
+    location: SourceLocation = values.location
+    for part in key.split(".")[1:]:
+        if not isinstance(values, Mapping) or part not in values:
+            break
+        location = getattr(values, "locations", {}).get(part, location)
+        values = values[part]
+        location = getattr(values, "location", location)
+    return location
 
 
 def moment(text: str) -> datetime:

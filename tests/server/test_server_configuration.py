@@ -14,13 +14,13 @@ import pytest
 from headrace.cli.main import exit_code
 from headrace.config.load import load
 from headrace.engine.from_config import configured
-from headrace.errors import InvalidConfiguration, NoSecret, WrongValue
+from headrace.errors import InvalidConfiguration
 from headrace.server.security import Gate
 from headrace.server.settings import (
     ServerLimits,
     ServerSettings,
     TlsSettings,
-    settings_from,
+    configured_server,
     token_hash,
 )
 from tests.server.certificates import Authority
@@ -41,7 +41,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def read(text: str) -> ServerSettings | None:
     Path("headrace.conf").write_text(SOURCE + text)
     found = configured(load(Path("headrace.conf"), environment={})).server
-    return None if found is None else settings_from(found)
+    return None if found is None else configured_server(found, read=True)
 
 
 def test_without_the_section_there_is_no_server() -> None:
@@ -121,23 +121,24 @@ def test_a_token_by_reference_becomes_its_hash(monkeypatch: pytest.MonkeyPatch) 
 def test_settings_that_are_not_safe_or_make_no_sense_are_errors_with_a_place(
     text: str, message: str
 ) -> None:
-    with pytest.raises(WrongValue, match=message) as raised:
+    with pytest.raises(InvalidConfiguration, match=message) as raised:
         read(f"server {{ {text} }}")
-    assert TOKEN not in f"{raised.value}{raised.value.remedy}{raised.value.facts}"
-    assert "headrace.conf:2:" in str(raised.value)
+    (error,) = raised.value.errors
+    assert TOKEN not in f"{raised.value}{error}{error.remedy}{error.facts}"
+    assert "headrace.conf:2:" in str(error)
 
 
 def test_a_short_token_is_refused_because_its_hash_would_tell_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CI_TOKEN", "swordfish")
-    with pytest.raises(WrongValue, match="fewer than 32 characters") as raised:
+    with pytest.raises(InvalidConfiguration, match="fewer than 32 characters") as raised:
         read('server.tokens.ci { role = read, token_ref = "env:CI_TOKEN" }')
     assert "swordfish" not in str(raised.value)
 
 
 def test_a_reference_that_leads_nowhere_is_an_error() -> None:
-    with pytest.raises(NoSecret):
+    with pytest.raises(InvalidConfiguration, match="leads to no secret"):
         read('server.tokens.ci { role = read, token_ref = "env:NOT_SET" }')
 
 

@@ -106,15 +106,15 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
 
 
 def _check_server(server: Values) -> None:
-    from headrace.errors import InvalidConfiguration, SettingError
-    from headrace.server.settings import settings_from
+    from headrace.errors import BadCertificate, InvalidConfiguration
+    from headrace.server.settings import configured_server
     from headrace.server.tls import TlsFiles
 
+    tls = configured_server(server).tls
     try:
-        settings = settings_from(server)
-        if settings.tls is not None:
-            TlsFiles(settings.tls)
-    except SettingError as error:
+        if tls is not None:
+            TlsFiles(tls)
+    except BadCertificate as error:
         raise InvalidConfiguration.of([error]) from None
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.api.methods import ROLES
-from headrace.errors import WrongValue
+from headrace.errors import InvalidConfiguration, NoSecret, WrongValue
 
 if TYPE_CHECKING:
     from headrace.config.schema import Values
@@ -228,21 +228,34 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-# --- from a configuration -------------------------------------------------------------------------
+# --- from plain values, and from a configuration --------------------------------------------------
 
 
-def settings_from(server: Values) -> ServerSettings:
+def settings_of(given: Mapping[str, Any]) -> ServerSettings:
+    """Return settings from plain values; raises `WrongValue`."""
+    try:
+        return msgspec.convert(given, ServerSettings)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, WrongValue):
+            raise error.__cause__ from None
+        # Its text names keys and types, never values.
+        raise WrongValue(f"The settings of the server are not valid: {error}") from None
+
+
+def configured_server(server: Values, *, read: bool = False) -> ServerSettings:
     """
     Return the settings that the section `server` of a configuration says.
 
-    Reads the tokens that are given by reference, and keeps only their hashes. Raises `WrongValue`
-    with its location, and `NoSecret`.
+    Only with `read` are tokens read where their references lead, and their hashes kept: where a
+    configuration is only checked, they may be missing. Raises `InvalidConfiguration` with the
+    location of what is wrong.
     """
     from headrace.config.schema import located
 
     try:
         tls: Values | None = server["tls"]
         limits: Values = server["limits"]
+        tokens: Mapping[str, Values] = server["tokens"] or {}
         return ServerSettings(
             host=server["host"],
             http_port=server["http_port"],
@@ -252,7 +265,7 @@ def settings_from(server: Values) -> ServerSettings:
             if tls is None
             # Absolute: the child's current folder may be another one.
             else TlsSettings(*(str(each.absolute()) if each else "" for each in tls.values())),
-            tokens={name: _access(name, each) for name, each in (server["tokens"] or {}).items()},
+            tokens={name: _access(name, each, read=read) for name, each in tokens.items()},
             insecure=server["insecure"],
             compat=server["compat"] or "",
             hold=server["hold"],
@@ -260,8 +273,9 @@ def settings_from(server: Values) -> ServerSettings:
                 **{_LIMITS.get(name, name): value for name, value in limits.items()}
             ),
         )
-    except WrongValue as error:
-        raise located(error, _location(server, str(error.facts["key"]))) from None
+    except (WrongValue, NoSecret) as error:
+        location = _location(server, str(error.facts.get("key", "")))
+        raise InvalidConfiguration.of([located(error, location)]) from None
 
 
 _LIMITS = {
@@ -273,7 +287,7 @@ _LIMITS = {
 }
 
 
-def _access(name: str, given: Values) -> Access:
+def _access(name: str, given: Values, *, read: bool) -> Access:
     at = f"tokens.{name}"
     if sum(given[key] is not None for key in ("hash", "token_ref", "certificate")) != 1:
         raise _wrong(
@@ -283,8 +297,8 @@ def _access(name: str, given: Values) -> Access:
         )
     hashed: str = given["hash"] or ""
     if given["token_ref"] is not None:
-        token = given["token_ref"].read()
-        if len(token) < SHORTEST_TOKEN:
+        token = given["token_ref"].read() if read else given["token_ref"].reference
+        if read and len(token) < SHORTEST_TOKEN:
             raise _wrong(
                 f"{at}.token_ref",
                 f"leads to a token of fewer than {SHORTEST_TOKEN} characters",

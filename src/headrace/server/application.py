@@ -52,6 +52,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _LONGEST_TIMEOUT = 10
 """Digits of the header `Connect-Timeout-Ms`."""
 
+_LARGEST_LOGIN = 16 << 10
+"""In bytes."""
+
 _HEARTBEAT_SECONDS = 15.0
 """Time between two lines of an idle stream of events: proxies end silent connections."""
 
@@ -112,11 +115,16 @@ class AbortableProtocol(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._head_timer = self.loop.call_later(self.limits.head_seconds, transport.abort)
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._quiet_seconds = 0
         if len(self.connections) > self.limits.connections:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
+        if self._body_timer is not None:
+            self._body_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -139,7 +147,26 @@ class AbortableProtocol(HttpToolsProtocol):
         peer = self.transport.get_extra_info("peercert")
         handed: Any = {"abort": self.transport.abort, "certificate": certificate_name(peer)}
         self.scope["extensions"] = handed
+        # The application has its own limit for a body that it reads, and says so to the caller.
+        # This one is for a body that nobody reads, because its request was refused.
+        late = 2 * self.limits.body_seconds
+        self._body_timer = self.loop.call_later(late, self.transport.abort)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+        super().on_message_complete()
+
+    def sweep(self) -> bool:
+        """Abort if its reader has taken nothing for too long; to be called each second."""
+        unsent = self.transport.get_write_buffer_size()
+        quiet = 0 < self._unsent <= unsent
+        self._unsent, self._quiet_seconds = unsent, self._quiet_seconds + 1 if quiet else 0
+        if self._quiet_seconds < self.limits.stalled_seconds:
+            return False
+        self.transport.abort()
+        return True
 
 
 class Application:
@@ -208,7 +235,9 @@ class Application:
     async def _log_in(self, request: _Request) -> None:
         self._check(request)
         try:
-            token = json.loads(await self._body(request))["token"]
+            # Not larger, because it is read before it is known who calls.
+            body = await request.body(_LARGEST_LOGIN, self._limits.body_seconds)
+            token = json.loads(body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
             token = None
         if not isinstance(token, str):

@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -95,8 +96,7 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = None if self._files is None else self._files.context
-        self._server = _HttpServer(config)
+        self._server = _HttpServer(config, self._files, limits.head_seconds)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -125,7 +125,11 @@ class _Child:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1)
-            self._link.tick(len(self._server.server_state.connections))
+            connections = list(self._server.server_state.connections)
+            for each in connections:
+                assert isinstance(each, AbortableProtocol)
+                self._link.stalled += each.sweep()
+            self._link.tick(len(connections))
             if self._files is not None:
                 self._refresh(self._files)
 
@@ -161,7 +165,33 @@ class _Child:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signals: the engine ends its server."""
+    """uvicorn without its signals, and with a limit for handshakes: the engine ends its server."""
+
+    def __init__(
+        self, config: uvicorn.Config, files: TlsFiles | None, handshake_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._files = files
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, as uvicorn does, but with our context for TLS."""
+        tls: dict[str, Any] = {}
+        if self._files is not None:
+            tls = {
+                "ssl": self._files.context,
+                "ssl_handshake_timeout": self._handshake_seconds,
+            }
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(self._protocol, sock=each, backlog=self.config.backlog, **tls)
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return AbortableProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -14,11 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from headrace.errors import WrongValue
 from headrace.extras import require
-from headrace.server.settings import ServerSettings
+from headrace.server.settings import ServerSettings, settings_of
 
 if TYPE_CHECKING:
     from headrace.api.handlers import ControlService
@@ -140,14 +137,3 @@ def serve(
         "limits": dict(limits or {}),
     }
     return Server(engine, settings_of(given)).start()
-
-
-def settings_of(given: Mapping[str, Any]) -> ServerSettings:
-    """Return valid settings from plain values; raises `WrongValue`."""
-    try:
-        return msgspec.convert(given, ServerSettings)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, WrongValue):
-            raise error.__cause__ from None
-        # Its text names keys and types, never values.
-        raise WrongValue(f"The settings of the server are not valid: {error}") from None

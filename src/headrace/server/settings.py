@@ -16,11 +16,13 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from headrace.api.methods import ROLES
-from headrace.errors import WrongValue
+from headrace.config.schema import Problems, Values, located
+from headrace.errors import NoSecret, WrongValue
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -215,6 +217,69 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 " Or serve this machine only: host = 127.0.0.1. insecure = true serves everybody"
                 " who reaches the port.",
             )
+
+
+def settings_of(given: Mapping[str, Any]) -> ServerSettings:
+    """Return settings from plain values; raises `WrongValue`."""
+    try:
+        return msgspec.convert(given, ServerSettings)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, WrongValue):
+            raise error.__cause__ from None
+        # Its text names keys and types, never values.
+        raise WrongValue(f"The settings of the server are not valid: {error}") from None
+
+
+def configured_server(values: Values, *, read: bool = False) -> ServerSettings:
+    """
+    Return the settings in the section `server` of a configuration.
+
+    Raises `InvalidConfiguration` with the location. Only with `read` are tokens read where
+    their references lead; they may be elsewhere than where a configuration is checked.
+    """
+    tls, compat = values["tls"], values["compat"]
+    given = {
+        **{key: values[key] for key in ("host", "http_port", "grpc_port", "hosts", "insecure")},
+        "tls": None if tls is None else {key: str(each or "") for key, each in tls.items()},
+        "compat": compat or "",
+        "limits": dict(values["limits"]),
+    }
+    problems = Problems()
+    tokens = {}
+    for name, each in values["tokens"].items():
+        try:
+            tokens[name] = _access(each, read=read)
+        except (WrongValue, NoSecret) as error:
+            problems.found.append(located(error, each.location))
+    problems.raise_all()
+    try:
+        return settings_of({**given, "tokens": tokens})
+    except WrongValue as error:
+        key = str(error.facts.get("key", "")).removeprefix("server.").partition(".")[0]
+        problems.found.append(located(error, values.location_of(key)))
+        problems.raise_all()
+        raise
+
+
+def _access(values: Values, *, read: bool) -> dict[str, Any]:
+    hash, reference = values["hash"] or "", values["token"]
+    if hash and reference is not None:
+        raise _wrong("tokens", "has both the hash of a token and a reference to it")
+    if reference is not None:
+        token = reference.read().strip() if read else reference.reference
+        if read and len(token) < SHORTEST_TOKEN:
+            raise _wrong(
+                "tokens",
+                f"has a token of fewer than {SHORTEST_TOKEN} characters",
+                "Make one that cannot be guessed: headrace token new NAME --role read.",
+            )
+        hash = token_hash(token)
+    try:
+        expires = None if values["expires"] is None else moment(values["expires"])
+    except ValueError:
+        raise _wrong("expires", "must be a day or a time, such as 2027-12-31") from None
+    found = {"hash": hash, "certificate": values["certificate"] or "", "expires": expires}
+    return {"role": values["role"], "tables": values["tables"], **found}
 
 
 def moment(text: str) -> datetime:

@@ -92,7 +92,7 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     """
     found = read_configuration(config, sets, warn=not as_json)
     if found.server is not None:
-        _check_server(found.server)
+        _check_certificate(found.server)
     if offline:
         found.build()
     else:
@@ -105,15 +105,16 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     click.echo(f"✓ {_summary(found)}{', databases not checked' if offline else ''}")
 
 
-def _check_server(server: Values) -> None:
+def _check_certificate(server: Values) -> None:
+    """Read the files of a server's certificate, as a start does."""
     from headrace.errors import BadCertificate, InvalidConfiguration
     from headrace.server.settings import configured_server
     from headrace.server.tls import TlsFiles
 
-    tls = configured_server(server).tls
+    if (tls := configured_server(server).tls) is None:
+        return
     try:
-        if tls is not None:
-            TlsFiles(tls)
+        TlsFiles(tls)
     except BadCertificate as error:
         raise InvalidConfiguration.of([error]) from None
 

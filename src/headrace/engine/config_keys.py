@@ -458,12 +458,6 @@ _SERVER = (
         default=False,
     ),
     Key("compat", Choice(("laredo",)), "Serve the services of Laredo, too."),
-    Key(
-        "hold",
-        ListOf(Text(), example="[orders]"),
-        "Tables of which the server's process keeps a copy, for lookups of an even speed.",
-        default=[],
-    ),
     Key("limits", Section(_SERVER_LIMITS), "What callers may use up.", default={}),
 )
 

@@ -76,7 +76,8 @@ def pages(folder: Path) -> dict[str, Page]:
     """
     found = {}
     for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if file.is_file() and not any(part.startswith(".") for part in file.parts[-2:]):
+        inside = file.resolve().is_relative_to(folder.resolve())  # not so a link to elsewhere
+        if file.is_file() and inside and not file.name.startswith("."):
             body = file.read_bytes()
             kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
             if kind.startswith("text/") or kind.endswith(("javascript", "json")):

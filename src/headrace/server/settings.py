@@ -135,9 +135,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compat: str = ""
     """`laredo` to serve its services, too."""
 
-    hold: tuple[str, ...] = ()
-    """The tables of which the server keeps a copy."""
-
     limits: ServerLimits = ServerLimits()
 
     def __post_init__(self) -> None:
@@ -268,7 +265,6 @@ def configured_server(server: Values, *, read: bool = False) -> ServerSettings:
             tokens={name: _access(name, each, read=read) for name, each in tokens.items()},
             insecure=server["insecure"],
             compat=server["compat"] or "",
-            hold=server["hold"],
             limits=ServerLimits(
                 **{_LIMITS.get(name, name): value for name, value in limits.items()}
             ),

@@ -29,7 +29,7 @@ TOKEN = "t" * 43
 def one_pipeline(body: bytes, caller: Caller) -> bytes:
     found = oam_pb2.GetStatusResponse()
     found.pipelines.add(pipeline_id="orders", row_count=7)
-    return found.SerializeToString()
+    return bytes(found.SerializeToString())
 
 
 def changes(count: int) -> Iterator[bytes]:
@@ -77,7 +77,11 @@ def test_the_caller_is_told_to_the_engine() -> None:
     callers = []
 
     async def check(both: Joined) -> None:
-        both.services.calls[STATUS] = lambda body, caller: callers.append(caller) or b""
+        def takes(body: bytes, caller: Caller) -> bytes:
+            callers.append(caller)
+            return b""
+
+        both.services.calls[STATUS] = takes
         await both.ask(STATUS)
         assert callers == [Caller("local", "admin", "127.0.0.1")]
 

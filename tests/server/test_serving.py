@@ -102,8 +102,6 @@ def test_the_services_answer_over_grpc_with_statuses_and_details(
 
 def test_a_stream_over_grpc_ends_when_its_reader_leaves(here: Served, services: Any) -> None:
     stream = Messages(iter(()))
-    one = oam_pb2.WatchStatusResponse().SerializeToString
-    del one
     services._streams[f"{OAM}WatchStatus"] = lambda request, caller: _Protos(stream)
     with grpc.insecure_channel(here.server.info.grpc) as channel:
         call = channel.unary_stream(
@@ -166,7 +164,7 @@ def test_events_are_followed_over_http(here: Served) -> None:
         lines = response.iter_lines()
         assert next(lines) == ": events of the engine"
         here.engine.pause("orders")
-        found = [line for line in _until(lines, "PipelineStateChanged")]
+        found = list(_until(lines, "PipelineStateChanged"))
         here.engine.resume("orders")
     assert any(line.startswith("id: ") for line in found)
 

@@ -464,7 +464,7 @@ class _Request:
 
     async def body(self, most: int, seconds: float) -> bytes:
         """Return the body; raises `LimitReached` and `RequestTimeout`."""
-        data = b""
+        data = bytearray()
         with suppress(ValueError):
             if int(self.headers.get("content-length", 0)) > most:
                 raise LimitReached(f"A request may have {most} bytes", most=most)
@@ -474,11 +474,11 @@ class _Request:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         raise RequestTimeout("The caller left before it had sent its request")
-                    data += message.get("body", b"")
+                    data += message["body"]
                     if len(data) > most:
                         raise LimitReached(f"A request may have {most} bytes", most=most)
-                    if not message.get("more_body"):
-                        return data
+                    if not message["more_body"]:
+                        return bytes(data)
         except TimeoutError:
             raise RequestTimeout(
                 f"The request was not there after {seconds:g} seconds", seconds=seconds

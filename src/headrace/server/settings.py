@@ -16,13 +16,15 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.api.methods import ROLES
-from headrace.config.schema import Problems, Values, located
 from headrace.errors import NoSecret, WrongValue
+
+if TYPE_CHECKING:
+    from headrace.config.schema import Values
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -237,12 +239,17 @@ def configured_server(values: Values, *, read: bool = False) -> ServerSettings:
     Raises `InvalidConfiguration` with the location. Only with `read` are tokens read where
     their references lead; they may be elsewhere than where a configuration is checked.
     """
+    # Imported here: the child has its settings already.
+    from headrace.config.schema import Problems, located
+
     tls, compat = values["tls"], values["compat"]
     given = {
         **{key: values[key] for key in ("host", "http_port", "grpc_port", "hosts", "insecure")},
         "tls": None if tls is None else {key: str(each or "") for key, each in tls.items()},
         "compat": compat or "",
-        "limits": dict(values["limits"]),
+        "limits": {
+            key.replace("_timeout", "_seconds"): each for key, each in values["limits"].items()
+        },
     }
     problems = Problems()
     tokens = {}

@@ -226,6 +226,14 @@ def loaded_by(statement: str) -> set[str]:
             {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.pipeline"},
         ),
         (
+            "import headrace.server.child",
+            {
+                *("pyspark", "pyarrow", "numpy", "pandas", "psycopg", "boto3", "sqlite3"),
+                *("structlog", "rich", "headrace.runtime", "headrace.engine", "headrace.capture"),
+                *("headrace.changelog", "headrace.tables", "headrace.targets", "headrace.config"),
+            },
+        ),
+        (
             "import headrace.tables.table",
             {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.capture"},
         ),

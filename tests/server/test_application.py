@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ TOKEN = "t" * 43
 def one_pipeline(body: bytes, caller: Caller) -> bytes:
     found = oam_pb2.GetStatusResponse()
     found.pipelines.add(pipeline_id="orders", row_count=7)
-    return found.SerializeToString()
+    return bytes(found.SerializeToString())
 
 
 def changes(count: int) -> Iterator[bytes]:
@@ -77,7 +78,11 @@ def test_the_caller_is_told_to_the_engine() -> None:
     callers = []
 
     async def check(both: Joined) -> None:
-        both.services.calls[STATUS] = lambda body, caller: callers.append(caller) or b""
+        def takes(body: bytes, caller: Caller) -> bytes:
+            callers.append(caller)
+            return b""
+
+        both.services.calls[STATUS] = takes
         await both.ask(STATUS)
         assert callers == [Caller("local", "admin", "127.0.0.1")]
 
@@ -134,7 +139,8 @@ def test_a_mistake_of_ours_is_told_without_its_text() -> None:
         (STATUS, b"{", "application/json", {}, 400, "invalid_argument"),
         (STATUS, b'{"nothing": 1}', "application/json", {}, 400, "invalid_argument"),
         (STATUS, b"[" * 5000, "application/json", {}, 400, "invalid_argument"),
-        (STATUS, b"{}", "application/json", {"content_encoding": "gzip"}, 501, "unimplemented"),
+        (STATUS, b"{}", "application/json", {"content_encoding": "br"}, 501, "unimplemented"),
+        (STATUS, b"{}", "application/json", {"content_encoding": "gzip"}, 400, "invalid_argument"),
         (
             STATUS,
             b"{}",
@@ -166,6 +172,28 @@ def test_a_request_that_cannot_be_answered_is_refused_with_a_reason(
     joined(
         check, ServerSettings(limits=ServerLimits(largest_request=100 if len(body) < 200 else 9999))
     )
+
+
+def test_a_request_may_be_compressed_and_not_be_more_than_others() -> None:
+    async def check(both: Joined) -> None:
+        both.services.calls[f"{CONTROL}Status"] = lambda body, caller: body
+        both.services.streams[f"{CONTROL}Watch"] = lambda body, caller: Messages(iter([body]))
+        small, large = gzip.compress(b'{"a": 1}'), gzip.compress(bytes(2000))
+        found = await both.ask(f"{CONTROL}Status", small, content_encoding="gzip")
+        assert found.body == b'{"a": 1}'
+        found = await both.ask(f"{CONTROL}Status", large, content_encoding="gzip")
+        assert (found.status, code(found)) == (429, "resource_exhausted")
+        found = await both.ask(f"{CONTROL}Status", small[:-9], content_encoding="gzip")
+        assert (found.status, code(found)) == (400, "invalid_argument")
+        found = await both.ask(
+            f"{CONTROL}Watch",
+            enveloped(small, 1),
+            "application/connect+json",
+            connect_content_encoding="gzip",
+        )
+        assert found.messages == [(0, b'{"a": 1}'), (2, b"{}")]
+
+    joined(check, ServerSettings(limits=ServerLimits(largest_request=1000)))
 
 
 def test_another_content_type_is_told_the_right_ones() -> None:
@@ -284,7 +312,9 @@ def test_an_error_on_the_way_is_the_last_message_of_a_stream() -> None:
     joined(check)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", enveloped(b"{}", 1), enveloped(b"{}") + b"x"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", enveloped(b"{}", 1), enveloped(b"{}", 2), enveloped(b"{}") + b"x"]
+)
 def test_a_stream_is_refused_in_its_own_form(body: bytes) -> None:
     async def check(both: Joined) -> None:
         found = await both.ask(WATCH, body, "application/connect+json")

@@ -66,7 +66,7 @@ def test_every_key_of_the_section_is_taken_over() -> None:
           limits {{
             largest_request = 1MiB, largest_head = 8KiB, connections = 1, open_requests = 2,
             streams_per_token = 3, head_timeout = 1s, body_timeout = 2s, stalled_timeout = 3s,
-            idle_timeout = 4s, session = 1h
+            idle_timeout = 4s, session_timeout = 1h
           }}
         }}
         """

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,11 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from connectrpc.client import ConnectClientSync
+from connectrpc.code import Code
+from connectrpc.compat import google_protobuf_codecs
+from connectrpc.errors import ConnectError
+from connectrpc.method import IdempotencyLevel, MethodInfo, StreamType
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -24,6 +30,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from headrace.errors import NotInstalled, UnknownPipeline, WrongValue
 from headrace.server.network import serve
 from headrace.v1 import error_pb2, oam_pb2
+from tests.server.certificates import Authority, Files
 from tests.server.joined import Messages
 from tests.server.serving import (
     CONTROL,
@@ -31,6 +38,7 @@ from tests.server.serving import (
     Served,
     alive,
     await_child,
+    code_of,
     enveloped,
     log_of,
     messages,
@@ -72,12 +80,9 @@ def test_changes_are_streamed_over_http_as_they_happen(here: Served) -> None:
 def test_the_services_answer_over_grpc_with_statuses_and_details(
     here: Served, services: Any
 ) -> None:
-    def unknown(request: Message, caller: Any) -> Message:
-        raise UnknownPipeline("There is no pipeline a", pipelines=["orders"])
-
     status = oam_pb2.GetStatusResponse(pipelines=[oam_pb2.PipelineStatus(pipeline_id="orders")])
     services._unary[f"{OAM}GetStatus"] = lambda request, caller: status
-    services._unary[f"{OAM}GetPipelineStatus"] = unknown
+    services._unary[f"{OAM}GetPipelineStatus"] = _unknown
     with grpc.insecure_channel(here.server.info.grpc) as channel:
         ask = channel.unary_unary(
             f"{OAM}GetStatus",
@@ -102,8 +107,6 @@ def test_the_services_answer_over_grpc_with_statuses_and_details(
 
 def test_a_stream_over_grpc_ends_when_its_reader_leaves(here: Served, services: Any) -> None:
     stream = Messages(iter(()))
-    one = oam_pb2.WatchStatusResponse().SerializeToString
-    del one
     services._streams[f"{OAM}WatchStatus"] = lambda request, caller: _Protos(stream)
     with grpc.insecure_channel(here.server.info.grpc) as channel:
         call = channel.unary_stream(
@@ -112,6 +115,43 @@ def test_a_stream_over_grpc_ends_when_its_reader_leaves(here: Served, services: 
         assert next(call).row_change.pipeline_id == "orders"
         call.cancel()
     assert stream.closed.wait(patience())
+
+
+def test_another_client_of_the_protocol_is_served(here: Served, services: Any) -> None:
+    status = oam_pb2.GetStatusResponse(pipelines=[oam_pb2.PipelineStatus(pipeline_id="orders")])
+    services._unary[f"{OAM}GetStatus"] = lambda request, caller: status
+    services._streams[f"{OAM}WatchStatus"] = lambda request, caller: _Protos(Messages(iter(())))
+    services._unary[f"{OAM}GetPipelineStatus"] = _unknown
+    for codec in google_protobuf_codecs():
+        with ConnectClientSync(here.server.info.http, codec=codec) as client:
+            found = client.execute_unary(request=oam_pb2.GetStatusRequest(), method=_GET)
+            assert found == status
+            changes = client.execute_server_stream(
+                request=oam_pb2.WatchStatusRequest(), method=_WATCH
+            )
+            assert next(iter(changes)).row_change.pipeline_id == "orders"
+            with pytest.raises(ConnectError) as caught:
+                client.execute_unary(request=oam_pb2.GetPipelineStatusRequest(), method=_GET_ONE)
+            assert caught.value.code == Code.NOT_FOUND
+
+
+def _method(name: str, kind: StreamType = StreamType.UNARY) -> MethodInfo[Any, Any]:
+    return MethodInfo(
+        name=name,
+        service_name="headrace.v1.OAMService",
+        input=getattr(oam_pb2, f"{name}Request"),
+        output=getattr(oam_pb2, f"{name}Response"),
+        idempotency_level=IdempotencyLevel.UNKNOWN,
+        stream_type=kind,
+    )
+
+
+_GET, _GET_ONE = _method("GetStatus"), _method("GetPipelineStatus")
+_WATCH = _method("WatchStatus", StreamType.SERVER_STREAM)
+
+
+def _unknown(request: Message, caller: Any) -> Message:
+    raise UnknownPipeline("There is no pipeline a", pipelines=["orders"])
 
 
 class _Protos:
@@ -166,7 +206,7 @@ def test_events_are_followed_over_http(here: Served) -> None:
         lines = response.iter_lines()
         assert next(lines) == ": events of the engine"
         here.engine.pause("orders")
-        found = [line for line in _until(lines, "PipelineStateChanged")]
+        found = list(_until(lines, "PipelineStateChanged"))
         here.engine.resume("orders")
     assert any(line.startswith("id: ") for line in found)
 
@@ -336,6 +376,52 @@ def test_a_child_ends_with_its_engine(engine: Any) -> None:
     process.kill()
     process.wait(patience())
     assert await_seen(lambda: not alive(info["pid"]))
+
+
+# -- TLS ------------------------------------------------------------------------------------
+
+
+def test_callers_prove_who_they_are_by_certificate_on_both_ports(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, ours = authority.sign("server"), authority.sign("ingest", client=True)
+    stranger = authority.sign("stranger", client=True)
+    tls = {"cert": str(own.cert), "key": str(own.key), "client_ca": str(authority.cert)}
+    tokens = {"ingest": {"role": "read", "certificate": "ingest"}}
+
+    def trusting(files: Files) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(authority.cert))
+        context.load_cert_chain(files.cert, files.key)
+        return context
+
+    with served(tmp_path, {"verify": trusting(ours)}, tls=tls, tokens=tokens) as found:
+        assert found.server.info.http.startswith("https://127.0.0.1:")
+        assert found.ask("Me") == {"name": "ingest", "role": "read", "tables": []}
+        refused = found.http.post(f"{CONTROL}Reset", json={"source": "shop"})
+        assert (refused.status_code, code_of(refused)) == (403, "permission_denied")
+        with httpx.Client(verify=trusting(stranger), timeout=patience()) as other:
+            unknown = other.post(f"{found.server.info.http}{CONTROL}Me", json={})
+            assert (unknown.status_code, code_of(unknown)) == (401, "unauthenticated")
+        credentials = grpc.ssl_channel_credentials(
+            authority.cert.read_bytes(), ours.key.read_bytes(), ours.cert.read_bytes()
+        )
+        with grpc.secure_channel(found.server.info.grpc, credentials) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary(f"{OAM}ResetSource")(b"", timeout=patience())
+            assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+            assert caught.value.details() == "ResetSource needs the role admin"
+        # Another certificate is served as soon as its files are there.
+        first = _serial(found.server.info.http, trusting(ours))
+        authority.sign("server")
+        assert await_seen(lambda: _serial(found.server.info.http, trusting(ours)) != first)
+
+
+def _serial(url: str, context: ssl.SSLContext) -> object:
+    host, port = url.removeprefix("https://").split(":")
+    with (
+        socket.create_connection((host, int(port)), patience()) as plain,
+        context.wrap_socket(plain, server_hostname=host) as found,
+    ):
+        return (found.getpeercert() or {})["serialNumber"]
 
 
 # -- what is refused at once ----------------------------------------------------------------

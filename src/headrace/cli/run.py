@@ -84,7 +84,8 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
         return Server(engine, settings, control=control)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        return {"Apply": ApplyVerb(engine, configured, again, file).verb}
+        changes = ApplyVerb(engine, configured, again, file)
+        return {"Apply": changes.verb, "Configuration": changes.effective}
 
     with EndOnRequest() as ending, _view(options, as_json=as_json) as view:
         serving = None if settings is None else network

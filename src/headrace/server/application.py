@@ -2,8 +2,8 @@
 HTTP/1.1: the Connect protocol, health, metrics, events and the files of the console.
 
 An ASGI application. Requests and answers of the services are protobuf or JSON; protobuf goes to the
-engine as it came, JSON is converted here. See https://connectrpc.com/docs/protocol. Compressed
-messages are refused, as the protocol allows: a small message may be a large one.
+engine as it came, JSON is converted here. See https://connectrpc.com/docs/protocol. Requests may be
+compressed by gzip; answers are not.
 
 A reader that takes nothing for a while is disconnected. uvicorn would wait for it for ever; see
 `AbortableProtocol`.
@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import json
 import mimetypes
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_TIMEOUT = 10
 """Digits of the header `Connect-Timeout-Ms`."""
 
@@ -284,14 +286,23 @@ class Application:
         self._gate.allow(caller, method)
         seconds = _seconds(request.headers.get("connect-timeout-ms"))
         coding = "connect-content-encoding" if method.streams else "content-encoding"
-        if (named := request.headers.get(coding, "identity").lower()) != "identity":
+        named = request.headers.get(coding, "identity").lower()
+        if named not in ("identity", "gzip"):
             error = BadRequest(
-                f"Unknown compression {named[:32]}: only identity is supported",
+                f"Unknown compression {named[:32]}: identity and gzip are supported",
                 remedy="Send requests without compression.",
             )
             await request.fail(_unimplemented(error))
             return
         body = await self._body(request)
+        if method.streams:
+            body, compressed = _unwrapped(body)
+            if compressed and named != "gzip":
+                raise BadRequest("A message is compressed, and no header says how")
+        else:
+            compressed = named == "gzip"
+        if compressed:
+            body = _inflated(body, self._limits.largest_request)
         if method.streams:
             await self._stream(request, method, form, caller, body, seconds)
         else:
@@ -321,8 +332,7 @@ class Application:
         body: bytes,
         seconds: float | None,
     ) -> None:
-        asked = _asked(method, form, _unwrapped(body))
-        stream = self._link.open(method.path, caller, asked)
+        stream = self._link.open(method.path, caller, _asked(method, form, body))
         if isinstance(stream, Failure):
             await request.fail(stream)
             return
@@ -493,7 +503,7 @@ class _Request:
 
     async def body(self, most: int, seconds: float) -> bytes:
         """Return the body; raises `LimitReached` and `RequestTimeout`."""
-        data = b""
+        data = bytearray()
         with suppress(ValueError):
             if int(self.headers.get("content-length", 0)) > most:
                 raise LimitReached(f"A request may have {most} bytes", most=most)
@@ -503,11 +513,11 @@ class _Request:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         raise RequestTimeout("The caller left before it had sent its request")
-                    data += message.get("body", b"")
+                    data += message["body"]
                     if len(data) > most:
                         raise LimitReached(f"A request may have {most} bytes", most=most)
-                    if not message.get("more_body"):
-                        return data
+                    if not message["more_body"]:
+                        return bytes(data)
         except TimeoutError:
             raise RequestTimeout(
                 f"The request was not there after {seconds:g} seconds", seconds=seconds
@@ -613,13 +623,25 @@ def _envelope(data: bytes, flags: int = 0) -> bytes:
     return bytes([flags]) + len(data).to_bytes(4, "big") + data
 
 
-def _unwrapped(body: bytes) -> bytes:
-    """Return the one message of a request for a stream."""
-    if len(body) < 5 or int.from_bytes(body[1:5], "big") != len(body) - 5:
+def _unwrapped(body: bytes) -> tuple[bytes, bool]:
+    """Return the one message of a request for a stream, and whether it is compressed."""
+    if len(body) < 5 or body[0] > 1 or int.from_bytes(body[1:5], "big") != len(body) - 5:
         raise BadRequest("A streaming request must be one message in an envelope")
-    if body[0]:
-        raise BadRequest("A streaming request must not be compressed, and have no flags")
-    return body[5:]
+    return body[5:], body[0] == 1
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    """Return what was compressed, which may not be more than a request that is not."""
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        found = inflater.decompress(data, most + 1)
+    except zlib.error:
+        raise BadRequest("The request is not valid gzip") from None
+    if len(found) > most:
+        raise LimitReached(f"A request may have {most} bytes", most=most)
+    if not inflater.eof:
+        raise BadRequest("The request is not valid gzip: its end is missing")
+    return found
 
 
 def _last(why: Failure | None) -> bytes:

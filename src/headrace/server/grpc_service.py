@@ -85,9 +85,8 @@ class GrpcServer:
             else:
                 found = int(server.add_secure_port(where, _credentials(self._files)))
         except RuntimeError as error:
+            await server.stop(None)
             raise OSError(str(error)) from None
-        if not found:
-            raise OSError(f"{where} cannot be used")
         await server.start()
         self._server = server
         return found

@@ -266,21 +266,12 @@ def configured_server(server: Values, *, read: bool = False) -> ServerSettings:
             insecure=server["insecure"],
             compat=server["compat"] or "",
             limits=ServerLimits(
-                **{_LIMITS.get(name, name): value for name, value in limits.items()}
+                **{name.replace("_timeout", "_seconds"): each for name, each in limits.items()}
             ),
         )
     except (WrongValue, NoSecret) as error:
         location = _location(server, str(error.facts.get("key", "")))
         raise InvalidConfiguration.of([located(error, location)]) from None
-
-
-_LIMITS = {
-    "head_timeout": "head_seconds",
-    "body_timeout": "body_seconds",
-    "stalled_timeout": "stalled_seconds",
-    "idle_timeout": "idle_seconds",
-    "session": "session_seconds",
-}
 
 
 def _access(name: str, given: Values, *, read: bool) -> Access:

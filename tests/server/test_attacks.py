@@ -7,6 +7,7 @@ of callers, and open on the loopback address. No attack may end a child.
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import re
@@ -39,7 +40,7 @@ RIGHTS: dict[str, dict[str, Any]] = {
     "other": {"role": "admin", "tables": ["invoices"]},
     "late": {"role": "admin", "expires": "2020-01-01T00:00:00Z"},
 }
-LIMITS = {
+LIMITS: dict[str, float] = {
     "largest_request": 100_000,
     "largest_head": 8_192,
     "connections": 40,
@@ -70,7 +71,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     authority = Authority(folder)
     tokens = {name: {**RIGHTS[name], "hash": token_hash(TOKENS[name])} for name in TOKENS}
     server = authority.sign("server")
-    tls = {
+    tls: dict[str, Any] = {
         "tls": {"cert": str(server.cert), "key": str(server.key), "client_ca": str(authority.cert)},
         "tokens": {"app": {"role": "read", "certificate": "app"}, **tokens},
     }
@@ -519,9 +520,13 @@ def test_a_body_that_is_no_request_is_refused_by_every_service(
         assert b"Traceback" not in answer.body
 
 
-def test_a_compressed_body_is_not_unpacked(attacked: Attacked) -> None:
+def test_a_small_body_does_not_become_a_large_one(attacked: Attacked) -> None:
+    bomb = gzip.compress(b" " * 10_000_000)
+    assert len(bomb) < LIMITS["largest_request"]
     headers = {"content-encoding": "gzip"}
-    assert ask(attacked.opened, STATUS, b"\x1f\x8b", headers=headers).code == "unimplemented"
+    assert ask(attacked.opened, STATUS, bomb, headers=headers).code == "resource_exhausted"
+    broken = ask(attacked.opened, STATUS, b"\x1f\x8b", headers=headers)
+    assert broken.code == "invalid_argument"
 
 
 # --- other sites ----------------------------------------------------------------------------------

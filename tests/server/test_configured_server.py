@@ -62,7 +62,7 @@ def test_every_key_is_a_setting(tmp_path: Path) -> None:
 
 
 def test_a_token_may_be_where_secrets_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = 'server.tokens.grafana { role = read, token = "env:GRAFANA_TOKEN" }'
+    section = 'server.tokens.grafana { role = read, token_ref = "env:GRAFANA_TOKEN" }'
     # A check of the configuration does not need it.
     settings(tmp_path, section)
     monkeypatch.setenv("GRAFANA_TOKEN", TOKEN)
@@ -79,10 +79,10 @@ def test_a_token_may_be_where_secrets_are(tmp_path: Path, monkeypatch: pytest.Mo
         ('server { host = "0.0.0.0" }', "no TLS and no token"),
         ("server { http_port = 4081 }", "must be another port"),
         ("server { port = 4080 }", "not a known key"),
-        ("server.tokens.a { role = read }", "either the hash of a token"),
+        ("server.tokens.a { role = read }", "must have one of hash, token_ref and certificate"),
         ("server.tokens.a { role = read, hash = secret }", "64 hexadecimal digits"),
         ("server.tokens.a { role = root, hash = secret }", "role"),
-        ('server.tokens.a { role = read, hash = "x", token = "env:X" }', "both the hash"),
+        ('server.tokens.a { role = read, hash = "x", token_ref = "env:X" }', "must have one of"),
         ("server.tokens.a { role = read, certificate = a, expires = soon }", "a day or a time"),
     ],
 )

@@ -351,6 +351,7 @@ class Supervisor:
         if frame.kind == Kind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))
+                self._lock.notify_all()
             if self._info.state == "not_answering":
                 self._serving(self._info.pid or 0, "", self._info.grpc)
             return

@@ -51,6 +51,7 @@ class GrpcServer:
         self._settings = settings
         self._files = files
         self._health = health.aio.HealthServicer()
+        self._ready = False
         self._handlers = _Handlers(link, gate, settings.limits.stalled_seconds)
         self._gate = gate
         self._server: grpc.aio.Server | None = None
@@ -87,12 +88,15 @@ class GrpcServer:
         except RuntimeError as error:
             await server.stop(None)
             raise OSError(str(error)) from None
+        # A service whose state nobody has set would be told as unknown.
+        await self.set_ready(self._ready)
         await server.start()
         self._server = server
         return found
 
     async def set_ready(self, ready: bool) -> None:
         """Tell those who watch the health of the services."""
+        self._ready = ready
         status = health_pb2.HealthCheckResponse.SERVING
         if not ready:
             status = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -16,6 +16,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,6 +44,7 @@ def token_hash(token: str) -> str:
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
+@lru_cache(maxsize=1_000)  # asked for each request
 def is_loopback(host: str) -> bool:
     """Whether only processes of this machine can reach the address."""
     try:

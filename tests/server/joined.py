@@ -145,9 +145,10 @@ class Joined:
         kind: str = "application/json",
         *,
         method: str = "POST",
+        part: bool = False,
         **headers: str,
     ) -> Exchange:
-        """Send a request."""
+        """Send a request; with `part`, `body` is not all of its body."""
         named = {"host": "localhost:4080", "content-type": kind}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}
         where, _, query = path.partition("?")
@@ -159,13 +160,15 @@ class Joined:
             "headers": [(name.encode(), value.encode()) for name, value in named.items()],
             "client": ("127.0.0.1", 50_000),
         }
-        return Exchange(self.application, scope, body)
+        return Exchange(self.application, scope, body, part=part)
 
 
 class Exchange:
     """One request and what comes back; the reader may take nothing, or leave."""
 
-    def __init__(self, application: Application, scope: dict[str, Any], body: bytes) -> None:
+    def __init__(
+        self, application: Application, scope: dict[str, Any], body: bytes, *, part: bool
+    ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -177,12 +180,19 @@ class Exchange:
         self.takes.set()
         self._left = asyncio.Event()
         self._request: list[bytes] = [body]
-        scope["extensions"] = {"abort": self.aborted.set, "certificate": None}
+        self.certificate: str | None = None
+        self.is_whole = not part
+        self.abort = self.aborted.set
+        scope["extensions"] = {"connection": self}
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         if self._request:
-            return {"type": "http.request", "body": self._request.pop(), "more_body": False}
+            return {
+                "type": "http.request",
+                "body": self._request.pop(),
+                "more_body": not self.is_whole,
+            }
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -194,6 +204,10 @@ class Exchange:
         await self.takes.wait()
         self.body += message["body"]
         self.over = not message["more_body"]
+
+    @property
+    def is_free(self) -> bool:
+        return self.takes.is_set()
 
     def leave(self) -> None:
         """Be a reader who leaves."""

@@ -196,6 +196,26 @@ def test_a_request_may_be_compressed_and_not_be_more_than_others() -> None:
     joined(check, ServerSettings(limits=ServerLimits(largest_request=1000)))
 
 
+def test_a_body_that_does_not_come_or_is_too_long_is_not_waited_for() -> None:
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = one_pipeline
+        slow = both.begin(STATUS, b"{", part=True)
+        await slow.task
+        assert (slow.status, code(slow)) == (504, "deadline_exceeded")
+        long = both.begin(STATUS, bytes(101), part=True)
+        await long.task
+        assert (long.status, code(long)) == (429, "resource_exhausted")
+        said = both.begin(STATUS, b"", part=True, content_length="101")
+        await said.task
+        assert (said.status, code(said)) == (429, "resource_exhausted")
+        left = both.begin(STATUS, b"{", part=True)
+        left.leave()
+        await left.task
+        assert (await both.ask(STATUS)).status == 200
+
+    joined(check, ServerSettings(limits=ServerLimits(body_seconds=0.05, largest_request=100)))
+
+
 def test_another_content_type_is_told_the_right_ones() -> None:
     async def check(both: Joined) -> None:
         found = await both.ask(STATUS, b"", "text/plain")

@@ -11,7 +11,7 @@ import pytest
 from headrace.api.methods import METHODS, ROLES
 from headrace.api.services import Caller
 from headrace.errors import Forbidden, LimitReached, Unauthenticated, WrongValue
-from headrace.server import security
+from headrace.server import security, settings
 from headrace.server.security import Gate, certificate_name, request_headers
 from headrace.server.settings import (
     Access,
@@ -126,6 +126,10 @@ def test_an_entry_for_a_caller_is_complete(given: dict[str, Any], message: str) 
     with pytest.raises(WrongValue, match=message) as raised:
         ServerSettings(tokens={"ci": Access(**given)})
     assert SECRET not in f"{raised.value} {raised.value.remedy}"
+
+
+def test_the_roles_of_tokens_are_those_of_the_calls() -> None:
+    assert settings.ROLES == ROLES
 
 
 def test_limits_are_never_without_end() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import parse_qs
 
 from google.protobuf import json_format
@@ -50,6 +50,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_MOST_PASSED = 1_000
 _GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_TIMEOUT = 10
 """Digits of the header `Connect-Timeout-Ms`."""
@@ -103,11 +104,24 @@ PAGE_HEADERS = (
 )
 
 
+class Connection(Protocol):
+    """What a request needs of its connection, besides ASGI."""
+
+    def abort(self) -> None: ...
+
+    @property
+    def certificate(self) -> str | None: ...
+    @property
+    def is_whole(self) -> bool: ...
+    @property
+    def is_free(self) -> bool: ...
+
+
 class AbortableProtocol(HttpToolsProtocol):
     """
     uvicorn's protocol, with limits for what comes before a request is handed to the application.
 
-    It also hands the end of the connection to the application.
+    The application gets it with each request, as a `Connection`.
     """
 
     limits: ClassVar[ServerLimits]
@@ -117,17 +131,16 @@ class AbortableProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head = 0
         self._in_head = True
-        self._head_timer = self.loop.call_later(self.limits.head_seconds, transport.abort)
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._unsent = 0
-        self._quiet_seconds = 0
+        self._in_body = False
+        self._body_ticks = self._unsent = self._quiet_ticks = 0
+        self._certificate: tuple[str | None] | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._await_head()
         if len(self.connections) > self.limits.connections:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.cancel()
-        if self._body_timer is not None:
-            self._body_timer.cancel()
+        self._over_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -136,40 +149,77 @@ class AbortableProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head and self._head > self.limits.largest_head:
             self.send_400_response("The head of the request is too large.")
+        elif self._in_head:
+            # Only now: most requests come whole, and a timer costs as much as they do.
+            self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if not self._in_head:
             self._in_head, self._head = True, 0
-            self._head_timer = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._head_timer.cancel()
+        self._over_head()
         # The scope is handed to the application in `super`.
-        peer = self.transport.get_extra_info("peercert")
-        handed: Any = {"abort": self.transport.abort, "certificate": certificate_name(peer)}
+        handed: Any = {"connection": self}
         self.scope["extensions"] = handed
-        # The application has its own limit for a body that it reads, and says so to the caller.
-        # This one is for a body that nobody reads, because its request was refused.
-        late = 2 * self.limits.body_seconds
-        self._body_timer = self.loop.call_later(late, self.transport.abort)
+        self._in_body, self._body_ticks = True, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if self._body_timer is not None:
-            self._body_timer.cancel()
+        self._in_body = False
         super().on_message_complete()
 
-    def sweep(self) -> bool:
-        """Abort if its reader has taken nothing for too long; to be called each second."""
+    def tick(self) -> bool:
+        """
+        End a connection that has stopped; to be called each second.
+
+        Returns whether its reader had taken nothing for too long.
+        """
+        if self._in_body:
+            # The application has a limit for a body that it reads, and says so to the caller.
+            # This one is for a body that nobody reads, because its request was refused.
+            self._body_ticks += 1
+            if self._body_ticks > 2 * self.limits.body_seconds:
+                self.abort()
         unsent = self.transport.get_write_buffer_size()
         quiet = 0 < self._unsent <= unsent
-        self._unsent, self._quiet_seconds = unsent, self._quiet_seconds + 1 if quiet else 0
-        if self._quiet_seconds < self.limits.stalled_seconds:
+        self._unsent, self._quiet_ticks = unsent, self._quiet_ticks + 1 if quiet else 0
+        if self._quiet_ticks < self.limits.stalled_seconds:
             return False
-        self.transport.abort()
+        self.abort()
         return True
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_seconds, self.abort)
+
+    def _over_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    @property
+    def certificate(self) -> str | None:
+        """The common name of the caller's certificate."""
+        if self._certificate is None:
+            self._certificate = (certificate_name(self.transport.get_extra_info("peercert")),)
+        return self._certificate[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the request has come as a whole."""
+        return self.cycle is not None and not self.cycle.more_body
+
+    @property
+    def is_free(self) -> bool:
+        """Whether all that was written has been taken, so that the next write does not wait."""
+        return self.transport.get_write_buffer_size() == 0
 
 
 class Application:
@@ -186,6 +236,9 @@ class Application:
         self._gate = gate
         self._limits = settings.limits
         self._files = files
+        self._passed: set[tuple[object, ...]] = set()
+        """The headers that say where a request comes from, as far as they are right."""
+
         self._aliases = LAREDO_PATHS if settings.compat == "laredo" else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -204,7 +257,7 @@ class Application:
         except _Stalled:
             # Its reader takes nothing: a polite end would wait for it.
             self._link.stalled += 1
-            scope["extensions"]["abort"]()
+            request.connection.abort()
 
     async def _answer(self, request: _Request) -> None:
         path = request.scope["path"]
@@ -227,12 +280,16 @@ class Application:
     def _check(self, request: _Request, *, page: bool = False) -> None:
         """Refuse what another site makes a browser send."""
         headers = request.headers
-        self._gate.check_request(
-            headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"), page=page
-        )
+        named = (headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"))
+        # A caller sends the same with each request, and to read them takes a while.
+        if (*named, page) not in self._passed:
+            self._gate.check_request(*named, page=page)
+            if len(self._passed) >= _MOST_PASSED:
+                self._passed.clear()
+            self._passed.add((*named, page))
 
     def _caller(self, request: _Request) -> Caller:
-        certificate = request.scope["extensions"]["certificate"]
+        certificate = request.connection.certificate
         return self._gate.caller(request.headers, request.address, certificate)
 
     async def _log_in(self, request: _Request) -> None:
@@ -484,6 +541,7 @@ class _Request:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, stalled_seconds: float) -> None:
         self.scope = scope
+        self.connection: Connection = scope["extensions"]["connection"]
         self.headers: dict[str, str] = {}
         # As soon as they are known:
         self.method: Method | None = None
@@ -503,6 +561,11 @@ class _Request:
 
     async def body(self, most: int, seconds: float) -> bytes:
         """Return the body; raises `LimitReached` and `RequestTimeout`."""
+        if self.connection.is_whole:
+            found: bytes = (await self._receive())["body"]
+            if len(found) > most:
+                raise LimitReached(f"A request may have {most} bytes", most=most)
+            return found
         data = bytearray()
         with suppress(ValueError):
             if int(self.headers.get("content-length", 0)) > most:
@@ -534,16 +597,20 @@ class _Request:
         """Send the head of an answer."""
         self._started = True
         named = [] if kind is None else [(b"content-type", kind.encode())]
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*named, *headers]}
-        )
+        head = {"type": "http.response.start", "status": status, "headers": [*named, *headers]}
+        await self._send_in_time(head)
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the body; `_Stalled` if the reader takes nothing for too long."""
-        sending = self._send({"type": "http.response.body", "body": data, "more_body": more})
+        await self._send_in_time({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _send_in_time(self, message: MutableMapping[str, Any]) -> None:
+        if self.connection.is_free:
+            await self._send(message)  # which does not wait
+            return
         try:
             async with asyncio.timeout(self._stalled_seconds):
-                await sending
+                await self._send(message)
         except TimeoutError:
             raise _Stalled from None
 

@@ -227,6 +227,10 @@ class Channel:
         self._parser = FrameParser()
         self._sending = threading.Lock()
         self._closed = False
+        # Not `select`, which knows only the first 1,024 descriptors of a process.
+        self._input, self._output = select.poll(), select.poll()
+        self._input.register(end, select.POLLIN)
+        self._output.register(end, select.POLLOUT)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 
     def send(self, frames: Iterable[bytes] | bytes) -> bool:
@@ -248,7 +252,7 @@ class Channel:
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            if self._closed or not _is_ready(self._end, select.POLLOUT, 0):
+            if self._closed or not self._output.poll(0):
                 return False
             # A writable stream socket has room for a small frame; a large one would wait here.
             sent = self._end.send(data, socket.MSG_DONTWAIT)
@@ -265,7 +269,7 @@ class Channel:
     def receive(self, seconds: float) -> list[Frame] | None:
         """Return what has arrived, after waiting for it; empty after `seconds`, None at the end."""
         try:
-            if not _is_ready(self._end, select.POLLIN, seconds):
+            if not self._input.poll(seconds * 1000):
                 return []
             data = self._end.recv(_PIECE)
             return self._parser.frames(data) if data else None
@@ -282,13 +286,6 @@ class Channel:
         self._closed = True
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
-
-
-def _is_ready(end: socket.socket, what: int, seconds: float) -> bool:
-    # Not `select`, which knows only the first 1,024 descriptors of a process.
-    poll = select.poll()
-    poll.register(end, what)
-    return bool(poll.poll(seconds * 1000))
 
 
 class ChannelProtocol(asyncio.Protocol):

@@ -128,7 +128,7 @@ class _Child:
             connections = list(self._server.server_state.connections)
             for each in connections:
                 assert isinstance(each, AbortableProtocol)
-                self._link.stalled += each.sweep()
+                self._link.stalled += each.tick()
             self._link.tick(len(connections))
             if self._files is not None:
                 self._refresh(self._files)

@@ -16,16 +16,19 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.api.methods import ROLES
 from headrace.errors import InvalidConfiguration, NoSecret, WrongValue
 
 if TYPE_CHECKING:
     from headrace.config.schema import Values
     from headrace.config.text import SourceLocation
+
+ROLES = ("read", "operate", "admin")
+"""Those of `headrace.api.methods`, without protobuf: commands read a configuration without it."""
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -44,6 +47,7 @@ def token_hash(token: str) -> str:
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
+@lru_cache(maxsize=1_000)  # asked for each request
 def is_loopback(host: str) -> bool:
     """Whether only processes of this machine can reach the address."""
     try:

@@ -416,9 +416,7 @@ _SERVER_LIMITS = (
         "How long a connection may stay open between two requests.",
         default="75s",
     ),
-    Key(
-        "session_timeout", Duration("1m"), "How long a login of the console lasts.", default="12h"
-    ),
+    Key("session_timeout", Duration("1m"), "How long a login of the console lasts.", default="12h"),
 )
 
 _SERVER = (

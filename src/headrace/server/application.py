@@ -412,7 +412,7 @@ class Application:
                     end = stream.failure
                     break
                 if not self._gate.is_valid(caller):
-                    end = failure(ended(caller))
+                    end = failure(ended(caller.name))
                     break
                 await request.write(
                     b"".join(_envelope(_answered(method, form, each)) for each in messages)

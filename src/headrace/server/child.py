@@ -77,7 +77,7 @@ class _Child:
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
-        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set)
+        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set, self._renewed)
         self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
         self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
         app = Application(self._link, self._gate, self._settings, pages(CONSOLE))
@@ -121,6 +121,10 @@ class _Child:
 
     def _leave(self) -> None:
         self._over.set()
+
+    def _renewed(self, settings: bytes) -> None:
+        renewed = msgspec.msgpack.decode(settings, type=ServerSettings)
+        self._link.end_streams(self._gate.renew(renewed))
 
     async def _tick(self) -> None:
         while True:

@@ -189,7 +189,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             while messages := await stream.messages():
                 if not self._gate.is_valid(caller):
-                    await _abort(context, failure(ended(caller)))
+                    await _abort(context, failure(ended(caller.name)))
                 async with asyncio.timeout(self._stalled_seconds):
                     for each in messages:
                         await context.write(each)

@@ -206,6 +206,11 @@ class Supervisor:
             self._threads.append(thread)
             thread.start()
 
+    def renew(self, settings: ServerSettings) -> None:
+        """Let the tokens of these settings call from now on, and no others."""
+        self._settings = settings
+        self._send(framed(Kind.TOKENS, body=settings))
+
     def drain(self, reason: str = "The engine is stopping") -> None:
         """Say that the engine stops: not ready any more, but everything is answered still."""
         self._draining = reason

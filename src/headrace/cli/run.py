@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from headrace.api.server import ControlServer
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
-    from headrace.server.network import Server
+    from headrace.server.network import NetworkServer
 
-    Network = Callable[[Engine, ControlService], Server]
+    Network = Callable[[Engine, ControlService], NetworkServer]
     """Makes the server of an engine, not yet started."""
 
 
@@ -77,11 +77,11 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     section = configured.server
     settings = None if section is None else configured_server(section, read=True)
 
-    def network(engine: Engine, control: ControlService) -> Server:
-        from headrace.server.network import Server
+    def network(engine: Engine, control: ControlService) -> NetworkServer:
+        from headrace.server.network import NetworkServer
 
         assert settings is not None
-        return Server(engine, settings, control=control)
+        return NetworkServer(engine, settings, control=control)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
         changes = ApplyVerb(engine, configured, again, file)

@@ -7,6 +7,8 @@ A run starts the engine, watches it, and stops it on request. The engine starts 
 own, because Spark takes seconds to start and the recorder already records: the main thread shows
 the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
 its data directory. All of this is in `RunningEngine`, which the demo uses, too.
+
+Long because what a run shows is next to the run, in three views with the same methods.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from pathlib import Path
 from bench.harness import Result, Rounds, at_most, ratio_at_least, ratio_at_most
 from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.server.network import Server, serve
+from headrace.server.network import NetworkServer, serve
 from headrace.targets.memory import memory
+from headrace.targets.target import Readable
 from headrace.testing.source import MemorySource
 from headrace.v1 import query_pb2
 from tests.support.arrow_runner import ArrowRunner
@@ -78,12 +79,13 @@ def _engine(folder: Path) -> Iterator[tuple[MemorySource, Engine]]:
 def _work(source: MemorySource, engine: Engine) -> float:
     """Return the seconds until the engine has applied a number of commits, one after the other."""
     applied = threading.Event()
-    target = engine.target("orders")
+    [table] = engine.targets("shop", "orders")
+    assert isinstance(table, Readable)
     began = time.perf_counter()
     for number in range(BATCHES):
         version = time.perf_counter_ns()
         source.emit_update("orders", {"id": number, "status": "paid", "version": version})
-        while (row := target.table("orders").get(number)) is None or row["version"] != version:
+        while (row := table.table("orders").get(number)) is None or row["version"] != version:
             applied.wait(0.0005)
     return time.perf_counter() - began
 
@@ -101,13 +103,15 @@ def _echo() -> Iterator[str]:
 
 
 @contextmanager
-def _consoles(server: Server) -> Iterator[None]:
+def _consoles(server: NetworkServer) -> Iterator[None]:
     server.await_serving(60)
     request = _request("OAMService/GetStatus", b"{}", "application/json")
     with _asking(server.info.http, CONSOLES, 3600, 1.0) as process:
         assert process.stdin is not None
         process.stdin.write(request)
         process.stdin.close()
+        while server.info.clients.answered < CONSOLES:
+            time.sleep(0.1)
         try:
             yield
         finally:

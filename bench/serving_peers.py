@@ -97,8 +97,8 @@ async def ask(url: str, connections: int, seconds: float, pause: float, request:
         delay = pause * number / connections
         await loop.create_connection(
             lambda delay=delay: _Asking(request, pause, took, delay),  # type: ignore[misc]
-            parts.hostname,
-            parts.port,
+            parts.hostname or "",
+            parts.port or 0,
         )
     began = time.perf_counter()
     await asyncio.sleep(seconds)

@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
     "api": _API,
-    "server": _API | {"api"},
+    "console": set(),
+    "server": _API | {"api", "console"},
     "cli": _API | {"api", "embedded", "server"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }

@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.api.services import Caller
 from headrace.server.answers import Answers
-from headrace.server.application import Application, Page
+from headrace.server.application import Application, ConsolePage
 from headrace.server.audit import AuditEntry
-from headrace.server.channel import Channel, Frame, Kind, State, framed, read
+from headrace.server.channel import EngineReport, FrameChannel, FrameKind, ServerFrame, framed, read
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
@@ -72,7 +72,9 @@ class Messages:
 class Joined:
     """The child's side on this loop; the engine's on a thread."""
 
-    def __init__(self, services: StandIn, settings: ServerSettings, pages: Mapping[str, Page]):
+    def __init__(
+        self, services: StandIn, settings: ServerSettings, pages: Mapping[str, ConsolePage]
+    ):
         self.services = services
         self.settings = settings
         self.audited: list[AuditEntry] = []
@@ -85,31 +87,31 @@ class Joined:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        ours: list[Channel] = []
+        ours: list[FrameChannel] = []
         for protocol in (self.link.calls, self.link.bulk):
             engine, child = socket.socketpair()
             child.setblocking(False)
-            ours.append(Channel(engine))
+            ours.append(FrameChannel(engine))
             await loop.create_connection(lambda found=protocol: found, sock=child)  # type: ignore[misc]
         self.calls, self.bulk = ours
         self.answers = Answers(self.services, self.audited.extend, *ours)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._answer, daemon=True)
         self._thread.start()
-        self.tell(State("running", READY))
+        self.report(EngineReport("running", READY))
         await self.until(lambda: self.link.state.phase == "running")
 
     def _answer(self) -> None:
         while (frames := self.calls.receive(0.05)) is not None:
             self.answers.take(self._without_audit(frames))
 
-    def _without_audit(self, frames: list[Frame]) -> list[Frame]:
+    def _without_audit(self, frames: list[ServerFrame]) -> list[ServerFrame]:
         for frame in frames:
-            if frame.kind == Kind.AUDIT:
+            if frame.kind == FrameKind.AUDIT:
                 self.audited += read(frame.body, list[AuditEntry])
-        return [frame for frame in frames if frame.kind != Kind.AUDIT]
+        return [frame for frame in frames if frame.kind != FrameKind.AUDIT]
 
-    def tell(self, state: State) -> None:
-        self.calls.send(framed(Kind.STATE, body=state))
+    def report(self, state: EngineReport) -> None:
+        self.calls.send(framed(FrameKind.STATE, body=state))
 
     async def until(self, seen: Callable[[], object]) -> None:
         """Wait until something is seen."""
@@ -133,7 +135,7 @@ class Joined:
         **headers: str,
     ) -> Exchange:
         """Send a request, and wait for the whole answer."""
-        exchange = self.begin(path, body, kind, method=method, **headers)
+        exchange = self.begin(path, body, kind, method=method, part=False, **headers)
         async with asyncio.timeout(patience()):
             await exchange.task
         return exchange
@@ -233,7 +235,7 @@ class Exchange:
 def joined(
     test: Callable[[Joined], Awaitable[None]],
     settings: ServerSettings | None = None,
-    pages: Mapping[str, Page] | None = None,
+    pages: Mapping[str, ConsolePage] | None = None,
 ) -> None:
     """Run a test with both sides."""
 

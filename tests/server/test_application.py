@@ -14,7 +14,7 @@ import pytest
 from headrace.api.services import Caller
 from headrace.errors import NotRunning, UnknownPipeline
 from headrace.server.application import pages
-from headrace.server.channel import Drain, Kind, State, framed
+from headrace.server.channel import Drain, EngineReport, FrameKind, framed
 from headrace.server.settings import ServerLimits, ServerSettings, settings_of, token_hash
 from headrace.v1 import oam_pb2
 from tests.server.joined import READY, Exchange, Joined, Messages, joined
@@ -437,7 +437,7 @@ def test_an_engine_that_hangs_ends_what_waits_and_what_comes() -> None:
         assert (ready.status, ready.json["ready"]) == (503, False)
         assert ready.json["reasons"][0]["code"] == "engine_hangs"
         go_on.set()
-        both.tell(State("running", READY))
+        both.report(EngineReport("running", READY))
         await both.until(lambda: both.link.is_ready)
         assert (await both.ask(STATUS)).status == 200
         assert (await both.ask("/health/ready", method="GET")).status == 200
@@ -451,12 +451,12 @@ def test_an_engine_that_stops_is_not_ready_and_answers_until_it_has_stopped() ->
         both.services.streams[WATCH] = lambda body, caller: Messages(iter(())).endless(b"")
         streaming = both.begin(WATCH, enveloped(b""), "application/connect+proto")
         await both.until(lambda: streaming.messages)
-        both.calls.send(framed(Kind.DRAIN, body=Drain("The engine is stopping")))
+        both.calls.send(framed(FrameKind.DRAIN, body=Drain("The engine is stopping")))
         await both.until(lambda: both.link.draining)
         assert (await both.ask("/health/ready", method="GET")).status == 503
         assert (await both.ask(STATUS)).status == 200
         assert not streaming.task.done()
-        both.calls.send(framed(Kind.DRAIN, body=Drain("The engine is stopping", now=True)))
+        both.calls.send(framed(FrameKind.DRAIN, body=Drain("The engine is stopping", now=True)))
         async with asyncio.timeout(patience()):
             await streaming.task
         end = json.loads(streaming.messages[-1][1])
@@ -491,7 +491,7 @@ def test_health_has_the_bodies_that_probes_expect() -> None:
         assert (await both.ask("/health/other", method="GET")).status == 404
         reasons = [{"part": "pipeline", "name": "orders", "code": "pipeline_paused"}]
         health = {**READY, "ready": {"ok": False, "reasons": reasons}}
-        both.tell(State("running", health))
+        both.report(EngineReport("running", health))
         await both.until(lambda: not both.link.is_ready)
         red = await both.ask("/health/ready", method="GET")
         assert (red.status, red.json["ready"], red.json["reasons"]) == (503, False, reasons)
@@ -523,7 +523,7 @@ def test_metrics_are_those_of_the_engine_as_text() -> None:
 def test_events_continue_where_a_reader_was_and_say_how_many_are_missing() -> None:
     async def check(both: Joined) -> None:
         for number in (1, 2, 5):
-            both.bulk.send(framed(Kind.EVENT, number, b'{"event": "E%d"}' % number))
+            both.bulk.send(framed(FrameKind.EVENT, number, b'{"event": "E%d"}' % number))
         await both.until(lambda: both.link.events.newest == 5)
         found = both.begin("/events", method="GET", last_event_id="engine-1")
         await both.until(lambda: b"E5" in found.body)
@@ -536,7 +536,7 @@ def test_events_continue_where_a_reader_was_and_say_how_many_are_missing() -> No
         new = both.begin("/events", method="GET")
         old = both.begin("/events", method="GET", last_event_id="another-9")
         await both.until(lambda: b"E1" in old.body and new.body)
-        both.bulk.send(framed(Kind.EVENT, 6, b'{"event": "E6"}'))
+        both.bulk.send(framed(FrameKind.EVENT, 6, b'{"event": "E6"}'))
         await both.until(lambda: all(b"E6" in each.body for each in (found, new, old)))
         assert b"E5" not in new.body
         found.leave()

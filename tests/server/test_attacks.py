@@ -24,7 +24,7 @@ import pytest
 
 from headrace.api.methods import METHODS, ROLES
 from headrace.errors import BadCertificate
-from headrace.server.network import Server, serve
+from headrace.server.network import NetworkServer, serve
 from headrace.server.settings import token_hash
 from tests.server.certificates import Authority, Files
 from tests.server.serving import CONTROL, OAM, QUERY, Served, await_child, enveloped, served
@@ -56,7 +56,9 @@ PLANTED = 471_147_114_711
 class Attacked:
     """An engine with three servers."""
 
-    def __init__(self, here: Served, tls: Server, opened: Server, authority: Authority) -> None:
+    def __init__(
+        self, here: Served, tls: NetworkServer, opened: NetworkServer, authority: Authority
+    ) -> None:
         self.engine = here.engine
         self.data = here.shop.data
         self.guarded = here.server
@@ -108,7 +110,7 @@ class Answer:
         return str(json.loads(body)["code"])
 
 
-def where(server: Server) -> tuple[str, int]:
+def where(server: NetworkServer) -> tuple[str, int]:
     parts = urlsplit(server.info.http)
     assert parts.hostname is not None
     assert parts.port is not None
@@ -116,7 +118,7 @@ def where(server: Server) -> tuple[str, int]:
 
 
 def ask(
-    server: Server,
+    server: NetworkServer,
     path: str,
     body: bytes = b"{}",
     *,
@@ -141,7 +143,7 @@ def ask(
         return Answer(response.status, found, response.read())
 
 
-def call(server: Server, method_path: str, **options: Any) -> Answer:
+def call(server: NetworkServer, method_path: str, **options: Any) -> Answer:
     """Call a method with an empty message, in JSON."""
     if not METHODS[method_path].streams:
         return ask(server, method_path, **options)
@@ -150,7 +152,7 @@ def call(server: Server, method_path: str, **options: Any) -> Answer:
 
 
 @contextmanager
-def connected(server: Server, buffer: int = 0) -> Iterator[socket.socket]:
+def connected(server: NetworkServer, buffer: int = 0) -> Iterator[socket.socket]:
     """A connection that says what it wants."""
     with socket.socket() as found:
         if buffer:
@@ -184,7 +186,7 @@ def request(path: str, *headers: str, host: str = "127.0.0.1") -> bytes:
 
 
 def grpc_code(
-    server: Server,
+    server: NetworkServer,
     path: str,
     body: bytes = b"",
     token: str | None = None,

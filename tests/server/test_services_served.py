@@ -1,4 +1,4 @@
-"""The services of a real engine over a real server: callers get what it answers in process."""
+"""The services of a real engine over a real server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_table_is_followed_after_its_rows(here: Served) -> None:
     headers = {"content-type": "application/connect+json"}
     with here.http.stream("POST", f"{QUERY}Subscribe", content=body, headers=headers) as response:
         found = messages(response)
-        seen: set[int] = set()
+        seen: set[float] = set()
         while len(seen) < 10:
             seen.add(json.loads(next(found)[1])["newValues"]["id"])
         here.shop.insert(range(2000, 2001))

@@ -7,6 +7,8 @@ A run starts the engine, watches it, and stops it on request. The engine starts 
 own, because Spark takes seconds to start and the recorder already records: the main thread shows
 the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
 its data directory. All of this is in `RunningEngine`, which the demo uses, too.
+
+Long because what a run shows is next to the run, in three views with the same methods.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ if TYPE_CHECKING:
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import EngineConfig
-    from headrace.server.network import Server
+    from headrace.server.network import NetworkServer
 
-    Network = Callable[[Engine, ControlService], Server]
+    Network = Callable[[Engine, ControlService], NetworkServer]
     """Makes the server of an engine, not yet started."""
 
 
@@ -78,13 +80,13 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     section = configured.server
     settings = None if section is None else configured_server(section, read=True)
 
-    servers: list[Server] = []
+    servers: list[NetworkServer] = []
 
-    def network(engine: Engine, control: ControlService) -> Server:
-        from headrace.server.network import Server
+    def network(engine: Engine, control: ControlService) -> NetworkServer:
+        from headrace.server.network import NetworkServer
 
         assert settings is not None
-        servers.append(Server(engine, settings, control=control))
+        servers.append(NetworkServer(engine, settings, control=control))
         return servers[0]
 
     def renewal(after: EngineConfig) -> Callable[[], None]:

@@ -22,7 +22,16 @@ from headrace.api.services import Caller
 from headrace.errors import ControlError, HeadraceError, LimitReached
 from headrace.observe.logs import logger
 from headrace.server.audit import OK, AuditEntry, entry_of
-from headrace.server.channel import CREDIT, Ask, Channel, Failure, Frame, Kind, framed, read
+from headrace.server.channel import (
+    CREDIT,
+    Ask,
+    CallFailure,
+    FrameChannel,
+    FrameKind,
+    ServerFrame,
+    framed,
+    read,
+)
 
 if TYPE_CHECKING:
     from headrace.api.methods import Method
@@ -58,8 +67,8 @@ class Answers:
         self,
         services: Services,
         audit: Callable[[Sequence[AuditEntry]], None],
-        calls: Channel,
-        bulk: Channel,
+        calls: FrameChannel,
+        bulk: FrameChannel,
     ) -> None:
         self._services = services
         self._audit = audit
@@ -71,19 +80,19 @@ class Answers:
         self._streams: dict[int, _Stream] = {}
         self._closed = False
 
-    def take(self, frames: Sequence[Frame]) -> None:
+    def take(self, frames: Sequence[ServerFrame]) -> None:
         """Take the frames of one turn; does not wait."""
         answers: list[bytes] = []
         for frame in frames:
             match frame.kind:
-                case Kind.ASK:
+                case FrameKind.ASK:
                     self._ask(frame.number, read(frame.body, Ask), answers)
-                case Kind.OPEN:
+                case FrameKind.OPEN:
                     self._open(frame.number, read(frame.body, Ask))
-                case Kind.CREDIT:
+                case FrameKind.CREDIT:
                     if (stream := self._streams.get(frame.number)) is not None:
                         stream.credit(CREDIT.unpack(frame.body)[0])
-                case Kind.CANCEL:
+                case FrameKind.CANCEL:
                     if (stream := self._streams.get(frame.number)) is not None:
                         stream.close()
         if answers:
@@ -110,7 +119,9 @@ class Answers:
                 free = self._changes < MOST_CHANGES
                 self._changes += free
             if not free:
-                answers.append(framed(Kind.FAILURE, number, failure(_limit_reached("changes"))))
+                answers.append(
+                    framed(FrameKind.FAILURE, number, failure(_limit_reached("changes")))
+                )
                 return
             threading.Thread(
                 target=self._change,
@@ -144,8 +155,8 @@ class Answers:
             answer = self._services.call(ask.path, ask.body, _caller(ask))
         except Exception as error:  # noqa: BLE001 - a bug must not look like silence
             code = error.code if isinstance(error, HeadraceError) else "internal"
-            return framed(Kind.FAILURE, number, failure(error)), code
-        return framed(Kind.ANSWER, number, answer), OK
+            return framed(FrameKind.FAILURE, number, failure(error)), code
+        return framed(FrameKind.ANSWER, number, answer), OK
 
     def _open(self, number: int, ask: Ask) -> None:
         stream = _Stream(number, self._bulk, self._ended)
@@ -154,7 +165,7 @@ class Answers:
             if free:
                 self._streams[number] = stream
         if not free:
-            self._calls.send(framed(Kind.FAILURE, number, failure(_limit_reached("streams"))))
+            self._calls.send(framed(FrameKind.FAILURE, number, failure(_limit_reached("streams"))))
             return
         threading.Thread(
             target=stream.run,
@@ -171,7 +182,7 @@ class Answers:
 class _Stream:
     """One stream of answers to one reader."""
 
-    def __init__(self, number: int, bulk: Channel, ended: Callable[[int], None]) -> None:
+    def __init__(self, number: int, bulk: FrameChannel, ended: Callable[[int], None]) -> None:
         self._number = number
         self._bulk = bulk
         self._ended = ended
@@ -182,7 +193,7 @@ class _Stream:
 
     def run(self, services: Services, ask: Ask) -> None:
         """Send all messages; on a thread of its own."""
-        end = framed(Kind.END, self._number)
+        end = framed(FrameKind.END, self._number)
         try:
             stream = services.stream(ask.path, ask.body, _caller(ask))
             with self._room:
@@ -196,7 +207,7 @@ class _Stream:
             finally:
                 stream.close()
         except Exception as error:  # noqa: BLE001 - a bug must not look like an end
-            end = framed(Kind.FAILURE, self._number, failure(error))
+            end = framed(FrameKind.FAILURE, self._number, failure(error))
         finally:
             self._ended(self._number)
         self._bulk.send(end)
@@ -208,7 +219,7 @@ class _Stream:
             if self._closed:
                 return False
             self._unread += len(message)
-        return self._bulk.send(framed(Kind.MESSAGE, self._number, message))
+        return self._bulk.send(framed(FrameKind.MESSAGE, self._number, message))
 
     def credit(self, taken: int) -> None:
         """The reader has taken so many bytes."""
@@ -226,7 +237,7 @@ class _Stream:
             source.close()
 
 
-def failure(error: BaseException) -> Failure:
+def failure(error: BaseException) -> CallFailure:
     """Return an error as it is sent; a mistake of ours is logged, and told without its text."""
     if not isinstance(error, HeadraceError):
         _log.failed("request failed", error, code="internal")
@@ -236,7 +247,7 @@ def failure(error: BaseException) -> Failure:
             " directory.",
         )
     status, fields = connect.error_fields(error)
-    return Failure(status, connect.message(fields))
+    return CallFailure(status, connect.message(fields))
 
 
 def _caller(ask: Ask) -> Caller:

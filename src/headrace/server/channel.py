@@ -8,8 +8,8 @@ that a thousand rows for one reader never delay the answer to another.
 The number of a frame is that of the request or stream that it belongs to; 0 for all others. The
 child numbers requests and streams.
 
-`Channel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event loop.
-Both write whatever has gathered in one call.
+`FrameChannel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event
+loop. Both write what has collected in one call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEND_SECONDS = 10
 _PIECE = 256 << 10
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kinds of frames."""
 
     HELLO = 1
@@ -56,7 +56,7 @@ class Kind(IntEnum):
     """Engine → child: the answer's bytes."""
 
     FAILURE = 5
-    """Engine → child: the error instead of an answer, or at the end of a stream; `Failure`."""
+    """Engine → child: the error instead of an answer, or at the end of a stream; `CallFailure`."""
 
     OPEN = 6
     """Child → engine: `Ask`, for a stream."""
@@ -74,7 +74,7 @@ class Kind(IntEnum):
     """Child → engine: nobody reads this stream any more."""
 
     STATE = 11
-    """Engine → child, each second: `State`."""
+    """Engine → child, each second: `EngineReport`."""
 
     CLIENTS = 12
     """Child → engine, each second: `Clients`. It shows that the child's loop runs."""
@@ -92,7 +92,7 @@ class Kind(IntEnum):
     """Engine → child: `ServerSettings` as plain values, with other tokens than before."""
 
 
-class Frame(NamedTuple):
+class ServerFrame(NamedTuple):
     """One frame."""
 
     kind: int
@@ -137,7 +137,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CallFailure(msgspec.Struct, frozen=True):
     """An error as the Connect protocol has it."""
 
     status: int
@@ -147,7 +147,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The error's JSON, with its code, message and details."""
 
 
-class State(msgspec.Struct, frozen=True):
+class EngineReport(msgspec.Struct, frozen=True):
     """What the child answers by itself."""
 
     phase: str
@@ -186,7 +186,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _T = TypeVar("_T")
 
 
-def framed(kind: Kind, number: int = 0, body: bytes | msgspec.Struct = b"") -> bytes:
+def framed(kind: FrameKind, number: int = 0, body: bytes | msgspec.Struct = b"") -> bytes:
     """Return a frame as bytes."""
     data = body if isinstance(body, bytes) else _encode(body)
     return _HEAD.pack(kind, number, len(data)) + data
@@ -203,7 +203,7 @@ class FrameParser:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def frames(self, data: bytes) -> list[Frame]:
+    def frames(self, data: bytes) -> list[ServerFrame]:
         """Return the frames that are complete with these bytes; raises `ValueError`."""
         rest = self._rest
         rest += data
@@ -216,13 +216,13 @@ class FrameParser:
             if end - start < length:
                 break
             at = start + length
-            found.append(Frame(kind, number, bytes(rest[start:at])))
+            found.append(ServerFrame(kind, number, bytes(rest[start:at])))
         if at:
             del rest[:at]
         return found
 
 
-class Channel:
+class FrameChannel:
     """The engine's end: any thread sends, one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -269,7 +269,7 @@ class Channel:
         finally:
             self._sending.release()
 
-    def receive(self, seconds: float) -> list[Frame] | None:
+    def receive(self, seconds: float) -> list[ServerFrame] | None:
         """Return what has arrived, after waiting for it; empty after `seconds`, None at the end."""
         try:
             if not self._input.poll(seconds * 1000):
@@ -294,12 +294,14 @@ class Channel:
 class ChannelProtocol(asyncio.Protocol):
     """The child's end, on its event loop."""
 
-    def __init__(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self, take: Callable[[Sequence[ServerFrame]], None], lost: Callable[[], None]
+    ) -> None:
         """`take` is called with the frames of one turn of the loop, `lost` when the engine ends."""
         self._take = take
         self._lost = lost
         self._parser = FrameParser()
-        self._gathered: list[bytes] = []
+        self._collected: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -320,15 +322,15 @@ class ChannelProtocol(asyncio.Protocol):
         if frames:
             self._take(frames)
 
-    def send(self, kind: Kind, number: int = 0, body: bytes | msgspec.Struct = b"") -> None:
+    def send(self, kind: FrameKind, number: int = 0, body: bytes | msgspec.Struct = b"") -> None:
         """Send a frame, together with all others of this turn of the loop."""
         if self._transport is None:
             return
-        if not self._gathered:
+        if not self._collected:
             asyncio.get_running_loop().call_soon(self._write)
-        self._gathered.append(framed(kind, number, body))
+        self._collected.append(framed(kind, number, body))
 
     def _write(self) -> None:
-        data, self._gathered = b"".join(self._gathered), []
+        data, self._collected = b"".join(self._collected), []
         if self._transport is not None:
             self._transport.write(data)

@@ -26,9 +26,10 @@ import uvicorn
 
 import headrace
 from headrace.errors import BadCertificate
-from headrace.server.application import AbortableProtocol, Application, pages
-from headrace.server.channel import FrameParser, Hello, Kind, Ready, read
+from headrace.server.application import Application, pages
+from headrace.server.channel import FrameKind, FrameParser, Hello, Ready, read
 from headrace.server.grpc_service import GrpcServer
+from headrace.server.http_request import AbortableProtocol
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
@@ -62,7 +63,7 @@ def _hello(calls: socket.socket) -> Hello | None:
     parser = FrameParser()
     while data := calls.recv(64 << 10):
         for frame in parser.frames(data):
-            return read(frame.body, Hello) if frame.kind == Kind.HELLO else None
+            return read(frame.body, Hello) if frame.kind == FrameKind.HELLO else None
     return None
 
 
@@ -152,9 +153,9 @@ class _Child:
                 port = await self._grpc.start(self._hello.grpc_port)
             except OSError as error:
                 why = str(error).splitlines()[0][:300]
-                self._link.calls.send(Kind.READY, body=Ready(pid, grpc_error=why))
+                self._link.calls.send(FrameKind.READY, body=Ready(pid, grpc_error=why))
             else:
-                self._link.calls.send(Kind.READY, body=Ready(pid, grpc_port=port))
+                self._link.calls.send(FrameKind.READY, body=Ready(pid, grpc_port=port))
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

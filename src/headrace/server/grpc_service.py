@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from headrace.api.methods import METHODS, Method
 from headrace.api.services import Caller
 from headrace.errors import FellBehind, HeadraceError
-from headrace.server.channel import Failure
+from headrace.server.channel import CallFailure
 from headrace.server.link import ended, failure
 from headrace.server.security import Gate, request_headers
 
@@ -177,14 +177,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _unary(self, method: Method, body: bytes, context: Context) -> bytes:
         caller = await self._allowed(method, context)
         answer = await self._link.ask(method.path, caller, body, context.time_remaining())
-        if isinstance(answer, Failure):
+        if isinstance(answer, CallFailure):
             await _abort(context, answer)
         return answer
 
     async def _stream(self, method: Method, body: bytes, context: Context) -> None:
         caller = await self._allowed(method, context)
         stream = self._link.open(method.path, caller, body)
-        if isinstance(stream, Failure):
+        if isinstance(stream, CallFailure):
             await _abort(context, stream)
         try:
             while messages := await stream.messages():
@@ -219,7 +219,7 @@ def _address(peer: str) -> str:
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]")
 
 
-async def _abort(context: Context, why: Failure) -> NoReturn:
+async def _abort(context: Context, why: CallFailure) -> NoReturn:
     fields = json.loads(why.error)
     code = _CODES.get(fields["code"], grpc.StatusCode.UNKNOWN)
     details = (("grpc-status-details-bin", _status(code, fields)),)

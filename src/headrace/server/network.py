@@ -4,8 +4,8 @@
     with engine, hr.serve(engine) as server:
         print(server.info.http)
 
-`Server` is what `serve` returns. `headrace run` makes one, too, from the section `server` of its
-configuration, with the verbs that it adds.
+`NetworkServer` is what `serve` returns. `headrace run` makes one, too, from the section `server` of
+its configuration, with the verbs that it adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.server.supervisor import ServerInfo
 
 
-class Server:
+class NetworkServer:
     """
     An engine on the network, from `start` to `close`; a context that does both.
 
@@ -64,7 +64,7 @@ class Server:
         """What it serves, and if it does not, why."""
         return self._supervisor.info
 
-    def start(self) -> Server:
+    def start(self) -> NetworkServer:
         """Open the ports; does not wait until they are served."""
         if self._own_control:
             self._control.rates.start()
@@ -97,7 +97,7 @@ class Server:
             self._control.rates.stop()
             self._own_control = False
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> NetworkServer:
         return self
 
     def __exit__(
@@ -121,7 +121,7 @@ def serve(
     insecure: bool = False,
     compat: str = "",
     limits: Mapping[str, float] | None = None,
-) -> Server:
+) -> NetworkServer:
     """
     Serve an engine on the network, until `close` or the end of a `with` block.
 
@@ -148,4 +148,4 @@ def serve(
         "compat": compat,
         "limits": dict(limits or {}),
     }
-    return Server(engine, settings_of(given)).start()
+    return NetworkServer(engine, settings_of(given)).start()

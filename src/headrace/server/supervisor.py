@@ -37,14 +37,14 @@ from headrace.observe.logs import logger
 from headrace.server.answers import Answers
 from headrace.server.audit import AuditEntry, AuditLog
 from headrace.server.channel import (
-    Channel,
     Clients,
     Drain,
-    Frame,
+    EngineReport,
+    FrameChannel,
+    FrameKind,
     Hello,
-    Kind,
     Ready,
-    State,
+    ServerFrame,
     framed,
     read,
 )
@@ -83,7 +83,7 @@ MOST_EVENTS = 1_000
 
 BACKLOG = 2_048
 
-_OWN = (Kind.READY, Kind.CLIENTS, Kind.AUDIT)
+_OWN = (FrameKind.READY, FrameKind.CLIENTS, FrameKind.AUDIT)
 """The kinds of frames for the supervisor; others are requests."""
 
 ServerState = Literal[
@@ -91,7 +91,7 @@ ServerState = Literal[
 ]
 
 
-NOBODY = Clients()
+NO_CLIENTS = Clients()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ServerInfo:
 
     pid: int | None = None
     restarts: int = 0
-    clients: Clients = NOBODY
+    clients: Clients = NO_CLIENTS
 
 
 class Supervisor:
@@ -199,7 +199,7 @@ class Supervisor:
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._tell_state):
+        for target in (self._run, self._report_health):
             thread = threading.Thread(
                 target=target, name=f"headrace-server{target.__name__}", daemon=True
             )
@@ -209,12 +209,12 @@ class Supervisor:
     def renew(self, settings: ServerSettings) -> None:
         """Let the tokens of these settings call from now on, and no others."""
         self._settings = settings
-        self._send(framed(Kind.TOKENS, body=settings))
+        self._send(framed(FrameKind.TOKENS, body=settings))
 
     def drain(self, reason: str = "The engine is stopping") -> None:
         """Say that the engine stops: not ready any more, but everything is answered still."""
         self._draining = reason
-        self._send(framed(Kind.DRAIN, body=Drain(reason)))
+        self._send(framed(FrameKind.DRAIN, body=Drain(reason)))
         self._set("stopping", reason)
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class Supervisor:
         self._stopping.set()
         if self._observer is not None:
             self._observer.remove()
-        self._send(framed(Kind.DRAIN, body=Drain(self._draining, now=True)))
+        self._send(framed(FrameKind.DRAIN, body=Drain(self._draining, now=True)))
         run = self._threads[0] if self._threads else None
         if run is not None and run is not threading.current_thread():
             run.join(LEAVE_SECONDS)
@@ -264,7 +264,7 @@ class Supervisor:
                 grpc="",
                 pid=None,
                 restarts=self._info.restarts + 1,
-                clients=NOBODY,
+                clients=NO_CLIENTS,
             )
             self._stopping.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -304,13 +304,13 @@ class Supervisor:
         except OSError as error:
             return f"The server could not be started: {error.strerror or error}"
         answers = Answers(self._services, self._audit, child.calls, child.bulk)
-        child.calls.send(framed(Kind.HELLO, body=self._hello()))
+        child.calls.send(framed(FrameKind.HELLO, body=self._hello()))
         with self._lock:
-            events = [framed(Kind.EVENT, number, event) for number, event in self._events]
+            events = [framed(FrameKind.EVENT, number, event) for number, event in self._events]
             self._child = child
         child.bulk.send(events)
         if self._stopping.is_set():  # `close` saw no child
-            child.calls.send(framed(Kind.DRAIN, body=Drain(self._draining, now=True)))
+            child.calls.send(framed(FrameKind.DRAIN, body=Drain(self._draining, now=True)))
         try:
             return self._listen(child, answers)
         finally:
@@ -329,14 +329,14 @@ class Supervisor:
         )
 
     def _listen(self, child: _Child, answers: Answers) -> str:
-        heard, is_ready = time.monotonic(), False
+        received_at, is_ready = time.monotonic(), False
         while True:
             frames = child.calls.receive(1.0)
             if frames is None:
                 return child.why()
             if frames:
-                heard = time.monotonic()
-            silent = time.monotonic() - heard
+                received_at = time.monotonic()
+            silent = time.monotonic() - received_at
             if silent >= (SILENT_SECONDS if is_ready else START_SECONDS):
                 child.process.kill()
                 return f"The server did not answer for {silent:.0f} seconds, and was ended"
@@ -349,11 +349,11 @@ class Supervisor:
             if len(own) < len(frames):
                 answers.take(frames)
 
-    def _take(self, frame: Frame) -> None:
-        if frame.kind == Kind.AUDIT:
+    def _take(self, frame: ServerFrame) -> None:
+        if frame.kind == FrameKind.AUDIT:
             self._audit(msgspec.msgpack.decode(frame.body, type=list[AuditEntry]))
             return
-        if frame.kind == Kind.CLIENTS:
+        if frame.kind == FrameKind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))
                 self._lock.notify_all()
@@ -383,13 +383,13 @@ class Supervisor:
 
     # --- what the child is told -------------------------------------------------------------------
 
-    def _tell_state(self) -> None:
+    def _report_health(self) -> None:
         health = self._control.unary["Health"]
         while not self._stopping.is_set():
             if self._child is not None:
                 found = health({})
                 phase = "stopping" if self._draining else found.pop("phase")
-                self._send(framed(Kind.STATE, body=State(phase, found)))
+                self._send(framed(FrameKind.STATE, body=EngineReport(phase, found)))
             self._stopping.wait(STATE_SECONDS)
 
     def _take_event(self, event: bytes) -> None:
@@ -400,7 +400,7 @@ class Supervisor:
             child = self._child
         if child is not None:
             # What cannot be sent without a wait is missing, and readers are told how many.
-            child.bulk.offer(framed(Kind.EVENT, number, event))
+            child.bulk.offer(framed(FrameKind.EVENT, number, event))
 
 
 class _Events:
@@ -422,8 +422,8 @@ class _Child:
         self, process: subprocess.Popen[bytes], calls: socket.socket, bulk: socket.socket
     ) -> None:
         self.process = process
-        self.calls = Channel(calls)
-        self.bulk = Channel(bulk)
+        self.calls = FrameChannel(calls)
+        self.bulk = FrameChannel(bulk)
 
     @classmethod
     def spawn(cls, http: socket.socket, log_file: Path) -> _Child:

@@ -187,6 +187,11 @@ class Engine:
         self._state.started_at = time.time()
         self._state.running = True
 
+    @property
+    def data(self) -> Path:
+        """The data directory, absolute."""
+        return Path(self._state.options.data).expanduser().absolute()
+
     def cancel_start(self) -> None:
         """End a start that runs on another thread; at its next step it raises `NotRunning`."""
         self._state.cancelled = True
@@ -593,11 +598,6 @@ class Engine:
         Needs the extra `otel`. Call it once for each provider; it refers to the engine.
         """
         offer(provider, CATALOGUE, self.metrics)
-
-    @property
-    def data(self) -> Path:
-        """The data directory."""
-        return Path(self._state.options.data).expanduser().absolute()
 
     @property
     def started_at(self) -> float | None:

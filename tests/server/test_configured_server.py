@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_named_by_run_and_by_status(
         (tmp_path / "headrace.conf").write_text(f"{CONFIGURATION}\n{section}\n")
         with inside("run") as run:
             run.ready()
-            run.said(f"server: port taken: Port {port} is taken")
+            run.said(f"the server cannot listen: Port {port} is taken")
             run.said(f"ss -ltnp 'sport = :{port}'")
             run.said("serving.port_taken")
             capsys.readouterr()
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_named_by_run_and_by_status(
             shown = capsys.readouterr().out
             code, _, _ = run.ended()
     assert code == 0
-    assert "the server is port taken since" in shown
+    assert "the server cannot listen since" in shown
     assert f"Port {port} is taken" in shown
     shop.close()
 

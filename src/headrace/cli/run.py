@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from headrace.api.server import ControlServer
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
+    from headrace.engine.from_config import EngineConfig
     from headrace.server.network import NetworkServer
 
     Network = Callable[[Engine, ControlService], NetworkServer]
@@ -85,14 +86,21 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     section = configured.server
     settings = None if section is None else configured_server(section, read=True)
 
+    servers: list[NetworkServer] = []
+
     def network(engine: Engine, control: ControlService) -> NetworkServer:
         from headrace.server.network import NetworkServer
 
         assert settings is not None
-        return NetworkServer(engine, settings, control=control)
+        servers.append(NetworkServer(engine, settings, control=control))
+        return servers[0]
+
+    def renewal(after: EngineConfig) -> Callable[[], None]:
+        assert after.server is not None
+        return servers[0].renew(configured_server(after.server, read=True).tokens)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        changes = ApplyVerb(engine, configured, again, file)
+        changes = ApplyVerb(engine, configured, again, file, renewal)
         return {"Apply": changes.verb, "Configuration": changes.effective}
 
     with EndOnRequest() as ending, _view(options, as_json=as_json) as view:

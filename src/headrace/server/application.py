@@ -61,6 +61,9 @@ _MOST_PASSED = 1_000
 _LONGEST_TIMEOUT = 10
 """Digits of the header `Connect-Timeout-Ms`."""
 
+_LARGEST_LOGIN = 16 << 10
+"""In bytes."""
+
 _HEARTBEAT_SECONDS = 15.0
 """Time between two lines of an idle stream of events: proxies end silent connections."""
 
@@ -180,7 +183,9 @@ class Application:
     async def _log_in(self, request: HttpRequest) -> None:
         self._check(request)
         try:
-            token = json.loads(await self._body(request))["token"]
+            # Not larger, because it is read before it is known who calls.
+            body = await request.body(_LARGEST_LOGIN, self._limits.body_seconds)
+            token = json.loads(body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
             token = None
         if not isinstance(token, str):
@@ -298,7 +303,7 @@ class Application:
                     end = stream.failure
                     break
                 if not self._gate.is_valid(caller):
-                    end = failure(ended(caller))
+                    end = failure(ended(caller.name))
                     break
                 shown = [await _converted(from_engine, method, form, each) for each in messages]
                 await request.write(b"".join(map(envelope, shown)))

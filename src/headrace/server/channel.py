@@ -88,6 +88,9 @@ class FrameKind(IntEnum):
     AUDIT = 15
     """Child → engine: entries of the audit log about who was refused, and logins."""
 
+    TOKENS = 16
+    """Engine → child: `ServerSettings` as plain values, with other tokens than before."""
+
 
 class ServerFrame(NamedTuple):
     """One frame."""

@@ -66,6 +66,8 @@ class AbortableProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head = 0
         self._in_head = True
+        self._in_body = False
+        self._body_ticks = self._unsent = self._quiet_ticks = 0
         self._certificate: tuple[str | None] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._await_head()
@@ -97,7 +99,32 @@ class AbortableProtocol(HttpToolsProtocol):
         # The scope is handed to the application in `super`.
         handed: Any = {"connection": self}
         self.scope["extensions"] = handed
+        self._in_body, self._body_ticks = True, 0
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def tick(self) -> bool:
+        """
+        End a connection that has stopped; to be called each second.
+
+        Returns whether its reader had taken nothing for too long.
+        """
+        if self._in_body:
+            # The application has a limit for a body that it reads, and says so to the caller.
+            # This one is for a body that nobody reads, because its request was refused.
+            self._body_ticks += 1
+            if self._body_ticks > 2 * self.limits.body_seconds:
+                self.abort()
+        unsent = self.transport.get_write_buffer_size()
+        quiet = 0 < self._unsent <= unsent
+        self._unsent, self._quiet_ticks = unsent, self._quiet_ticks + 1 if quiet else 0
+        if self._quiet_ticks < self.limits.stalled_seconds:
+            return False
+        self.abort()
+        return True
 
     def _await_head(self) -> None:
         if self._head_timer is None:

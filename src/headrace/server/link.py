@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,8 +65,12 @@ class EngineLink:
         server: str,
         lost: Callable[[], None],
         changed: Callable[[], None],
+        renewed: Callable[[bytes], None] = lambda settings: None,
     ) -> None:
-        """`lost` is called when the engine ends, `changed` when its state may be another."""
+        """
+        `lost` is called when the engine ends, `changed` when its state may be another, and
+        `renewed` when there are other tokens.
+        """
         self.calls = ChannelProtocol(self._take, lost)
         self.bulk = ChannelProtocol(self._take, lost)
         self.state = EngineReport("starting", {})
@@ -76,6 +80,7 @@ class EngineLink:
         self._limits = limits
         self._lost = lost
         self._changed = changed
+        self._renewed = renewed
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | CallFailure]] = {}
         self._waiting_bytes = 0
@@ -205,6 +210,13 @@ class EngineLink:
             )
         return None
 
+    def end_streams(self, names: Collection[str]) -> None:
+        """End the streams of these callers, because their tokens are not valid any more."""
+        for stream in list(self._streams.values()):
+            if stream.caller in names:
+                stream.finish(failure(ended(stream.caller)))
+                stream.close()
+
     def closed(self, stream: EngineStream) -> None:
         """Tell the engine that nobody reads a stream any more."""
         if self._streams.pop(stream.number, None) is not None:
@@ -240,6 +252,8 @@ class EngineLink:
                     self._silent = 0
                     self.state = read(body, EngineReport)
                     self._changed()
+                case FrameKind.TOKENS:
+                    self._renewed(body)
                 case FrameKind.DRAIN:
                     self.draining = read(body, Drain)
                     if self.draining.now:
@@ -360,9 +374,9 @@ def out_of_time() -> CallFailure:
     )
 
 
-def ended(caller: Caller) -> HeadraceError:
+def ended(name: str) -> HeadraceError:
     """Return the error for a reader whose token is not valid any more."""
-    return Unauthenticated(f"The token {caller.name} is not valid any more")
+    return Unauthenticated(f"The token {name} is not valid any more")
 
 
 def _ask(path: str, caller: Caller, body: bytes) -> bytes:

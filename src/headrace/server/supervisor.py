@@ -208,6 +208,11 @@ class Supervisor:
             self._threads.append(thread)
             thread.start()
 
+    def renew(self, settings: ServerSettings) -> None:
+        """Let the tokens of these settings call from now on, and no others."""
+        self._settings = settings
+        self._send(framed(FrameKind.TOKENS, body=settings))
+
     def drain(self, reason: str = "The engine is stopping") -> None:
         """Say that the engine stops: not ready any more, but everything is answered still."""
         self._draining = reason
@@ -355,6 +360,7 @@ class Supervisor:
         if frame.kind == FrameKind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))
+                self._lock.notify_all()
             if self._info.state == "not_answering":
                 self._serving(self._info.pid or 0, "", self._info.grpc)
             return

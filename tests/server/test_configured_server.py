@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from pathlib import Path
 
@@ -103,6 +104,33 @@ def test_validate_finds_what_is_wrong_in_the_section(
     (tmp_path / "headrace.conf").write_text(f'{CONFIGURATION}\nserver {{ host = "0.0.0.0" }}\n')
     assert main.exit_code(["validate", "--offline"]) == 2
     assert "server.host is 0.0.0.0" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named_by_run_and_by_status(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: Begin,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop = Shop(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        section = f"server {{ http_port = {port}, grpc_port = 0 }}"
+        (tmp_path / "headrace.conf").write_text(f"{CONFIGURATION}\n{section}\n")
+        with inside("run") as run:
+            run.ready()
+            run.said(f"the server cannot listen: Port {port} is taken")
+            run.said(f"ss -ltnp 'sport = :{port}'")
+            run.said("serving.port_taken")
+            capsys.readouterr()
+            assert main.exit_code(["status"]) == 0
+            shown = capsys.readouterr().out
+            code, _, _ = run.ended()
+    assert code == 0
+    assert "the server cannot listen since" in shown
+    assert f"Port {port} is taken" in shown
+    shop.close()
 
 
 @pytest.mark.process

@@ -383,12 +383,7 @@ class Application:
 
     async def _events(self, request: HttpRequest) -> None:
         caller = self._caller(request)
-        if caller.tables:
-            # Events name tables, and a list of rights for them would have to be kept everywhere.
-            raise BadRequest(
-                "Events are of all tables, and this token is for some",
-                remedy="Use a token without tables.",
-            )
+        caller.check_events()
         events = self._link.events
         place = events.place(request.headers.get("last-event-id"))
         await request.start(200, "text/event-stream", [(b"cache-control", b"no-store")])

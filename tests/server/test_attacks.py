@@ -500,6 +500,24 @@ def test_a_request_with_two_lengths_is_refused(
         assert status is None or status[1] in (b"400", b"429")
 
 
+@pytest.mark.parametrize("follows", [b"\0\0", b"GET / HTTP/9\r\n\r\n", b"x" * 9_000])
+def test_what_follows_a_request_and_is_none_leaves_nothing_in_the_log(
+    attacked: Attacked, follows: bytes
+) -> None:
+    log = attacked.data / "logs" / "server.log"
+    authorized = f"Authorization: Bearer {TOKENS['admin']}"
+    body = b'{"pipeline": "none"}'
+    for headers in ((), (authorized,)):
+        with connected(attacked.guarded) as connection:
+            head = request(f"{CONTROL}Pause", *headers, f"Content-Length: {len(body)}")
+            connection.sendall(head + body + follows)
+            until_end(connection)
+    assert ask(attacked.guarded, STATUS, token=TOKENS["admin"]).status == 200
+    assert "Traceback" not in log.read_text()
+    # Without its body, the request would be for all pipelines.
+    assert [each.state for each in attacked.engine.pipelines()] == ["live"]
+
+
 PATHS = (
     "/../../../../etc/passwd",
     "/%2e%2e/%2e%2e/etc/passwd",

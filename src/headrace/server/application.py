@@ -134,14 +134,14 @@ class Application:
         assert scope["type"] == "http"
         request = HttpRequest(scope, receive, send, self._limits.stalled_seconds)
         try:
-            request.headers = request_headers(scope["headers"])
-            await self._answer(request)
-        except HeadraceError as error:
-            why = failure(error)
-            if isinstance(error, Unauthenticated | Forbidden):
-                about = request.method or f"{scope['method']} {scope['path'][:100]}"
-                self._link.audit(about, error.code, request.caller, request.address)
-            await request.fail(why)
+            try:
+                request.headers = request_headers(scope["headers"])
+                await self._answer(request)
+            except HeadraceError as error:
+                if isinstance(error, Unauthenticated | Forbidden):
+                    about = request.method or f"{scope['method']} {scope['path'][:100]}"
+                    self._link.audit(about, error.code, request.caller, request.address)
+                await request.fail(failure(error))
         except StalledReader:
             # Its reader takes nothing: a polite end would wait for it.
             self._link.stalled += 1

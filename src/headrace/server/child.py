@@ -123,7 +123,8 @@ class _Child:
         self._link.end()
         self._link.events.finish()
         self._server.should_exit = True
-        await asyncio.gather(serving, self._grpc.stop(LEAVING_SECONDS / 2), return_exceptions=True)
+        stopping = asyncio.ensure_future(self._grpc.stop(LEAVING_SECONDS / 2))
+        await asyncio.wait((serving, stopping))
 
     def _leave(self) -> None:
         self._over.set()

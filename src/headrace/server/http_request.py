@@ -117,7 +117,8 @@ class AbortableProtocol(HttpToolsProtocol):
             # The application has a limit for a body that it reads, and says so to the caller.
             # This one is for a body that nobody reads, because its request was refused.
             self._body_ticks += 1
-            if self._body_ticks > 2 * self.limits.body_seconds:
+            # The first tick may have come just after the headers.
+            if self._body_ticks - 1 > 2 * self.limits.body_seconds:
                 self.abort()
         unsent = self.transport.get_write_buffer_size()
         quiet = 0 < self._unsent <= unsent

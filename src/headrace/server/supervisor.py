@@ -201,10 +201,8 @@ class Supervisor:
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._report_health):
-            thread = threading.Thread(
-                target=target, name=f"headrace-server{target.__name__}", daemon=True
-            )
+        for target, name in ((self._run, "run"), (self._report_health, "health")):
+            thread = threading.Thread(target=target, name=f"headrace-server-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +35,7 @@ from tests.interfaces.at_work import AtWork, at_work
 from tests.interfaces.callers import Asking
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
-from tests.support.shop import PATIENCE, Market, await_seen, await_that
+from tests.support.shop import PATIENCE, Market, await_seen
 
 WAIT = Duration(seconds=int(patience()) + 1)
 
@@ -62,7 +64,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         bench.market.put("public.orders", 11)
         bench.market.put("public.orders", 1, version=5)
         bench.market.source.emit_delete("public.orders", 2)
-        assert await_that(engine, lambda: engine.pipeline_info("both").counts.deletes == 1)
+        assert await_seen(lambda: sum(b.changes for b in engine.recent_batches("both")) == 3)
         yield bench
 
 
@@ -101,7 +103,7 @@ def test_the_status_has_the_engine_its_sources_and_its_pipelines(ask: Asking) ->
     )
     assert (status.phase, status.step, status.ready) == ("running", "", True)
     assert not status.HasField("spark_down")
-    assert [each.name for each in status.observers] == ["NullObserver", "events for clients"]
+    assert [each.name for each in status.observers[:2]] == ["NullObserver", "events for clients"]
     assert status.observers[0].delivered > 0
     assert status.observers[0].dropped == 0
     assert [(each.name, each.ok) for each in status.health] == [
@@ -230,6 +232,33 @@ def test_a_pipeline_has_its_recent_batches_with_time_size_and_way(ask: Asking) -
         ask("GetPipelineStatus")
     with pytest.raises(BadRequest, match="batches must not be negative"):
         ask("GetPipelineStatus", pipeline_id="both", batches=-1)
+
+
+@pytest.mark.meets("OAM-03")
+def test_a_batch_has_the_way_in_which_its_tables_were_computed(tmp_path: Path) -> None:
+    class HalfDirect(ArrowRunner):
+        def rows(self, pipeline: Any, parts: Any, facts: Any) -> Any:
+            found = super().rows(pipeline, parts, facts)
+            return replace(found, direct="status" in parts[0].now.names)
+
+    market = Market(tmp_path, ("orders", "items"))
+    market.source.rename_column("items", "status", "word")
+    both = market.pipeline(memory(), "orders", "items", name="both")
+    with market.engine(both, runner=HalfDirect()) as engine:
+        assert engine.await_ready(PATIENCE)
+        ways: list[str] = []
+        for tables in (["orders"], ["items"], ["orders", "items"]):
+            with market.source.transaction():
+                for table in tables:
+                    market.source.emit_delete(table, len(ways) + 1)
+            assert await_seen(partial(_has_batches, engine, len(ways) + 1))
+            (last,) = Asking(engine)("GetPipelineStatus", pipeline_id="both", batches=1).batches
+            ways.append(last.way)
+        assert ways == ["direct", "job", "both"]
+
+
+def _has_batches(engine: Engine, count: int) -> bool:
+    return len(engine.recent_batches("both")) == count
 
 
 @pytest.mark.meets("OAM-06")
@@ -383,7 +412,7 @@ def test_pipelines_of_a_source_one_or_all_are_paused_and_resumed(shop: AtWork) -
 def test_tables_are_reloaded_one_those_of_a_pipeline_or_all(shop: AtWork) -> None:
     ask = Asking(shop.engine)
     baseline = shop.engine.pipeline_info("orders").tables[0].baseline
-    calls = (
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("ReloadTable", {"table": "orders"}),
         ("ReloadTable", {"table": "orders", "source_id": "shop"}),
         ("ReloadAll", {}),

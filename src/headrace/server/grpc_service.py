@@ -66,6 +66,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", limits.largest_request),
                 ("grpc.max_metadata_size", limits.largest_head),
+                ("grpc.max_concurrent_streams", limits.streams_per_token),
                 ("grpc.absolute_max_metadata_size", limits.largest_head),
                 ("grpc.max_concurrent_streams", limits.open_requests),
                 ("grpc.server_handshake_timeout_ms", int(limits.head_seconds * 1000)),

@@ -73,8 +73,8 @@ QUIET_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """One that was silent for so long is ended."""
 
-START_SECONDS = 30.0
-"""The same for one that starts."""
+START_SECONDS = 120.0
+"""The same for one that starts: on a busy machine its imports alone may take some of them."""
 
 LEAVE_SECONDS = 3.0
 """How long a child may take to end the streams of its readers."""

@@ -38,7 +38,13 @@ from headrace.cli.common import (
     on_terminal,
     same_engine,
 )
-from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
+from headrace.cli.status import (
+    SHOWN_BATCH_SECONDS,
+    batch_text,
+    copy_text,
+    dead_letters_text,
+    server_phrase,
+)
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
@@ -168,7 +174,7 @@ def server_text(server: Mapping[str, Any]) -> list[str]:
         lines = [f"serving on {server['http']}{grpc}"]
         lines += [f"  {server['reason']}"] if server["reason"] else []
     else:
-        lines = [f"server: {server['state'].replace('_', ' ')}: {server['reason']}"]
+        lines = [f"{server_phrase(server['state'])}: {server['reason']}"]
     return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 
 

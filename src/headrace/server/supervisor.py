@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 import headrace
+from headrace.api.methods import CONTROL, METHODS
+from headrace.api.services import Caller
 from headrace.errors import PortTaken, ServerFailed
 from headrace.observe.logs import logger
 from headrace.server.answers import Answers
-from headrace.server.audit import AuditEntry, AuditLog
+from headrace.server.audit import AuditEntry, AuditLog, entry_of
 from headrace.server.channel import (
     Clients,
     Drain,
@@ -71,8 +73,8 @@ QUIET_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """One that was silent for so long is ended."""
 
-START_SECONDS = 30.0
-"""The same for one that starts."""
+START_SECONDS = 120.0
+"""The same for one that starts: on a busy machine its imports alone may take some of them."""
 
 LEAVE_SECONDS = 3.0
 """How long a child may take to end the streams of its readers."""
@@ -94,6 +96,8 @@ ServerState = Literal[
 
 
 NO_CLIENTS = Clients()
+
+_LOCAL = Caller("local", "admin", "local socket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +204,10 @@ class Supervisor:
             self._audit_log = AuditLog(self._folder / "logs")
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
+        self._control.audited = self._audit_local
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._report_health):
-            thread = threading.Thread(
-                target=target, name=f"headrace-server{target.__name__}", daemon=True
-            )
+        for target, name in ((self._run, "run"), (self._report_health, "health")):
+            thread = threading.Thread(target=target, name=f"headrace-server-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -295,6 +298,11 @@ class Supervisor:
     def _audit(self, entries: Sequence[AuditEntry]) -> None:
         if self._audit_log is not None:
             self._audit_log.write(*entries)
+
+    def _audit_local(self, verb: str, body: bytes, outcome: str) -> None:
+        """Record a command that came over the local socket."""
+        if (method := METHODS.get(f"/{CONTROL}/{verb}")) is not None and method.changes:
+            self._audit([entry_of(method, outcome, _LOCAL, body=body)])
 
     # --- the child --------------------------------------------------------------------------------
 

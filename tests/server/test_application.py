@@ -273,6 +273,31 @@ def test_no_more_requests_wait_than_may() -> None:
     joined(check, ServerSettings(limits=ServerLimits(open_requests=3)))
 
 
+def test_a_call_that_hangs_is_not_kept_for_a_caller_who_has_left() -> None:
+    go_on = threading.Event()
+
+    def hangs(body: bytes, caller: Caller) -> bytes:
+        go_on.wait(patience())
+        return b""
+
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = hangs
+        both.services.calls[f"{OAM}ListTables"] = lambda body, caller: b""
+        waiting = [both.begin(STATUS) for _ in range(10)]
+        await both.until(lambda: len(both.link._waiting) == 10)
+        # Other reads are answered meanwhile.
+        assert (await both.ask(f"{OAM}ListTables")).status == 200
+        for each in waiting:
+            each.leave()
+        await asyncio.gather(*(each.task for each in waiting))
+        assert both.link._waiting == {}
+        assert {each.status for each in waiting} == {0}
+        go_on.set()
+        assert (await both.ask(STATUS)).status == 200
+
+    joined(check)
+
+
 def test_a_change_that_waits_delays_neither_reads_nor_other_changes() -> None:
     go_on = threading.Event()
     count = 20

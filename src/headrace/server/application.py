@@ -263,7 +263,18 @@ class Application:
         seconds: float | None,
     ) -> None:
         asked = await _converted(to_engine, method, form, body)
-        answer = await self._link.ask(method.path, caller, asked, seconds)
+        task = asyncio.current_task()
+        assert task is not None
+        # A call that hangs must not be kept for a caller who has left.
+        request.connection.when_lost(task.cancel)
+        try:
+            answer = await self._link.ask(method.path, caller, asked, seconds)
+        except asyncio.CancelledError:
+            if request.connection.is_lost:
+                return
+            raise
+        finally:
+            request.connection.when_lost(None)
         if isinstance(answer, CallFailure):
             await request.fail(answer)
         else:

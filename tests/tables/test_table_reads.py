@@ -526,6 +526,27 @@ def test_pages_of_a_table_that_grows_have_every_row_that_stays(key: str) -> None
     assert stays <= set(seen)
 
 
+@pytest.mark.parametrize("key", ["int64", "text"])
+def test_pages_pass_over_keys_that_are_gone(key: str) -> None:
+    kinds: dict[str, str | ValueType] = {"k": key, "n": "int32"}
+    writer = shown(table_schema(("k",), **kinds))
+    keys = [str(n) if key == "text" else n for n in range(3000)]
+    writer.put(*({"k": value, "n": 0} for value in keys))
+    writer.delete(*({"k": value} for n, value in enumerate(keys) if n % 20))
+    version = writer.table.version()
+    for limit in (5, 149, 150, 1000):
+        seen: list[object] = []
+        after = None
+        while True:
+            page = version.page(after, limit)
+            seen += [version.row(number)["k"] for number in page.rows.tolist()]
+            if (after := page.after) is None:
+                break
+            assert len(page.rows) == limit
+        assert len(seen) == 150
+        assert set(seen) == set(keys[::20])
+
+
 def test_a_page_may_be_larger_than_the_table_and_a_table_empty() -> None:
     writer = shown(ORDERS)
     assert writer.table.version().page(None, 10).rows.tolist() == []

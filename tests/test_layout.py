@@ -55,6 +55,7 @@ SMALL_WITH_ONE_IMPORTER = {
 """Modules that could stand in the one that imports them, and why they do not."""
 
 IMPORTS_MANY = {
+    "__init__": "the public names, for type checkers; at run time each is loaded when it is used",
     "capture.postgres.source": "a source puts its parts together",
     "cli.main": "the root command has every verb",
     "engine.engine": "the engine puts everything together",

@@ -19,9 +19,12 @@ from headrace.errors import (
     FellBehind,
     HeadraceError,
     InvalidConfiguration,
+    LimitReached,
     NotAvailable,
     NotUnique,
+    RequestTimeout,
     TooManyRows,
+    Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -48,12 +51,14 @@ _DETAIL = "headrace.v1.Error"
 _STATUS = {
     "invalid_argument": 400,
     "failed_precondition": 400,
+    "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
     "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
+    "deadline_exceeded": 504,
 }
 _BY_EXIT_CODE = {
     2: "invalid_argument",
@@ -217,7 +222,11 @@ def _code(error: HeadraceError) -> str:
         return "unimplemented"
     if isinstance(error, UnknownTable | NotUnique):
         return "failed_precondition"
-    if isinstance(error, FellBehind | TooManyRows):
+    if isinstance(error, Unauthenticated):
+        return "unauthenticated"
+    if isinstance(error, RequestTimeout):
+        return "deadline_exceeded"
+    if isinstance(error, FellBehind | LimitReached | TooManyRows):
         return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 

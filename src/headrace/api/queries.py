@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,6 +43,7 @@ from headrace.errors import (
     UnknownPipeline,
     UnknownTable,
 )
+from headrace.tables import RowChanges
 from headrace.v1 import query_pb2 as v1
 
 if TYPE_CHECKING:
@@ -460,7 +462,7 @@ class TableFeed:
     def __init__(self, found: _Found) -> None:
         self._table = found.table
         # Not `found` itself: its version would be kept in memory.
-        self._names = {"table": found.name, "pipeline": found.pipeline, "lineage": found.lineage}
+        self._names = found.pipeline, found.name, found.lineage
         while True:
             self._schema = self._table.schema
             self._reader = self._table.changes("rows")
@@ -471,20 +473,19 @@ class TableFeed:
     def __iter__(self) -> Iterator[v1.FollowResponse]:
         schema, reader = self._schema, self._reader
         key = self._table.key
-        begin = v1.FollowResponse(
-            action="BEGIN",
-            columns=columns_of(schema, key),
-            key=key,
-            **self._names,
-        )
-        for name, columns in self._table.indexes.items():
+        begin = v1.FollowResponse(action="BEGIN", columns=columns_of(schema, key), key=key)
+        begin.pipeline, begin.table, begin.lineage = self._names
+        indexes = dict(self._table.indexes)
+        with suppress(UnknownIndex):
+            indexes[""] = self._table.columns_of(None)
+        for name, columns in indexes.items():
             begin.indexes.add(name=name, columns=columns)
         yield begin
         batches = reader.batches()
-        rows = next(batches, None) if reader.existing else None
-        if reader.existing and rows is None:
+        rows = next(batches, None) if reader.existing else RowChanges.none()
+        if rows is None:
             return  # closed
-        for start in range(0, reader.existing, _ROWS_A_MESSAGE) if rows else ():
+        for start in range(0, len(rows), _ROWS_A_MESSAGE):
             piece = rows.arrow(schema, start, start + _ROWS_A_MESSAGE)
             own = piece.select(range(BATCH_META, piece.num_columns))
             yield v1.FollowResponse(action="ROWS", arrow=rows_arrow(own))

@@ -208,6 +208,15 @@ def target(state: EngineState, pipeline: str, type: str | None) -> Target:
     return found
 
 
+def schemas(state: EngineState) -> dict[tuple[str, str], TableSchema]:
+    """Return the schema of every captured table, by source and table."""
+    found: dict[tuple[str, str], TableSchema] = {}
+    for known, each in list(state.tables.schemas.items()):
+        source, _, table = known.partition("/")
+        found[source, table] = each
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ReadableTarget:
     """The target of a pipeline, whose tables can be read in this process."""

@@ -152,10 +152,9 @@ class Table:
         return self._indexed[at]
 
     @property
-    def indexes(self) -> dict[str, tuple[str, ...]]:
-        """The columns of every index by its name; those of the unique lookup by an empty one."""
-        found = {name: self._indexed[at] for name, at in self._names.items()}
-        return {**found, "": self._lookup} if self._lookup else found
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
+        return {name: self._indexed[at] for name, at in self._names.items()}
 
     def index_number(self, index: str | None) -> int:
         """Return the number of an index in every version; None for that of the unique lookup."""

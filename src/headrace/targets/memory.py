@@ -250,8 +250,8 @@ class MemoryTable:
         return self._rows.key
 
     @property
-    def indexes(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns of every index by its name; those of `lookup=` by an empty one."""
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
         return self._rows.indexes
 
     @property

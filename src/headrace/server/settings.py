@@ -152,7 +152,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`laredo` to serve its services, too."""
 
     hold: tuple[str, ...] = ()
-    """The tables of which the server keeps a copy."""
+    """The tables of which the server keeps a copy, as their sources name them."""
 
     limits: ServerLimits = ServerLimits()
 
@@ -249,6 +249,7 @@ def configured_server(values: Values, *, read: bool = False) -> ServerSettings:
         **{key: values[key] for key in ("host", "http_port", "grpc_port", "hosts", "insecure")},
         "tls": None if tls is None else {key: str(each or "") for key, each in tls.items()},
         "compat": compat or "",
+        "hold": values["hold"],
         "limits": {
             key.replace("_timeout", "_seconds"): each for key, each in values["limits"].items()
         },

@@ -294,6 +294,41 @@ def test_a_change_that_waits_delays_neither_reads_nor_other_changes() -> None:
     joined(check)
 
 
+def test_an_answer_that_is_too_long_is_an_error_and_not_the_end_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.server.answers.LONGEST_ANSWER", 1000)
+
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = lambda body, caller: bytes(1001)
+        both.services.streams[WATCH] = lambda body, caller: Messages(iter([bytes(1001)]))
+        found = await both.ask(STATUS, b"", "application/proto")
+        assert (found.status, code(found)) == (429, "resource_exhausted")
+        ended = await both.ask(WATCH, enveloped(b""), "application/connect+proto")
+        assert json.loads(ended.messages[0][1])["error"]["code"] == "resource_exhausted"
+
+    joined(check)
+
+
+def test_a_long_answer_is_written_as_json_while_others_are_answered() -> None:
+    def long(body: bytes, caller: Caller) -> bytes:
+        found = oam_pb2.GetStatusResponse()
+        for number in range(5000):
+            found.pipelines.add(pipeline_id=f"orders-{number}")
+        return bytes(found.SerializeToString())
+
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = long
+        both.services.calls[f"{OAM}ListTables"] = lambda body, caller: b""
+        slow = both.begin(STATUS)
+        await both.ask(f"{OAM}ListTables")
+        assert not slow.over
+        await slow.task
+        assert len(slow.json["pipelines"]) == 5000
+
+    joined(check)
+
+
 # -- streams --------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.errors import NotInstalled, UnknownPipeline, WrongValue
 from headrace.server.network import serve
+from headrace.server.supervisor import _Child
 from headrace.v1 import error_pb2, oam_pb2
 from tests.server.certificates import Authority, Files
 from tests.server.joined import Messages
@@ -235,6 +236,37 @@ def test_a_head_that_is_too_large_ends_its_connection(here: Served) -> None:
                 data += piece
     assert data.startswith(b"HTTP/1.1 400") or not data
     assert here.ask("Status")
+
+
+def test_what_is_not_http_is_refused_and_fills_no_log(here: Served) -> None:
+    before = log_of(here.shop.data)
+    host, port = here.server.info.http.removeprefix("http://").split(":")
+    upgrade = (
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
+    for data in (b"\x16\x03\x01garbage\r\n\r\n", b"GET\r\n\r\n", upgrade):
+        with closing(socket.create_connection((host, int(port)), patience())) as connection:
+            connection.sendall(data)
+            assert connection.recv(65536).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
+    assert here.ask("Status")
+    assert log_of(here.shop.data) == before
+
+
+def test_a_mistake_in_the_supervision_is_not_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = _Child.spawn
+    mistakes = [KeyError("a mistake")]
+
+    def spawned(*arguments: Any) -> Any:
+        if mistakes:
+            raise mistakes.pop()
+        return spawn(*arguments)
+
+    monkeypatch.setattr(_Child, "spawn", spawned)
+    with served(tmp_path) as found:
+        assert found.server.info.restarts == 1
+        assert found.ask("Status")["server"]["state"] == "serving"
 
 
 # -- a child that dies, hangs, or cannot serve ----------------------------------------------

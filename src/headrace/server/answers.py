@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.api import connect
@@ -47,6 +47,9 @@ MOST_CHANGES = 32
 
 MOST_STREAMS = 1_000
 
+LONGEST_ANSWER = 64 << 20
+"""Bytes of one answer, or of one message of a stream."""
+
 WINDOW = 256 << 10
 """Bytes of a stream on their way to its reader; one message may be longer."""
 
@@ -74,7 +77,10 @@ class Answers:
         self._audit = audit
         self._calls = calls
         self._bulk = bulk
-        self._readers = ThreadPoolExecutor(READERS, "headrace-server-read")
+        # Not an executor: Python waits for its threads at the end, also for one that hangs.
+        self._reads: SimpleQueue[tuple[int, Ask] | None] = SimpleQueue()
+        for _ in range(READERS):
+            threading.Thread(target=self._read, name="headrace-server-read", daemon=True).start()
         self._lock = threading.Lock()
         self._changes = 0
         self._streams: dict[int, _Stream] = {}
@@ -105,7 +111,8 @@ class Answers:
             streams = list(self._streams.values())
         for stream in streams:
             stream.close()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for _ in range(READERS):
+            self._reads.put(None)
 
     @property
     def streams(self) -> int:
@@ -132,10 +139,12 @@ class Answers:
         elif method is not None and method.name in _AT_ONCE:
             answers.append(self._answered(number, ask))
         else:
-            self._readers.submit(self._read, number, ask)
+            self._reads.put((number, ask))
 
-    def _read(self, number: int, ask: Ask) -> None:
-        self._calls.send(self._answered(number, ask))
+    def _read(self) -> None:
+        while (waiting := self._reads.get()) is not None:
+            if not self._closed:
+                self._calls.send(self._answered(*waiting))
 
     def _change(self, number: int, ask: Ask, method: Method) -> None:
         try:
@@ -156,6 +165,9 @@ class Answers:
         except Exception as error:  # noqa: BLE001 - a bug must not look like silence
             code = error.code if isinstance(error, HeadraceError) else "internal"
             return framed(FrameKind.FAILURE, number, failure(error)), code
+        if len(answer) > LONGEST_ANSWER:
+            refused = _too_long(len(answer))
+            return framed(FrameKind.FAILURE, number, failure(refused)), refused.code
         return framed(FrameKind.ANSWER, number, answer), OK
 
     def _open(self, number: int, ask: Ask) -> None:
@@ -213,6 +225,8 @@ class _Stream:
         self._bulk.send(end)
 
     def _send(self, message: bytes) -> bool:
+        if len(message) > LONGEST_ANSWER:
+            raise _too_long(len(message))
         with self._room:
             while not self._closed and self._unread and self._unread + len(message) > WINDOW:
                 self._room.wait()
@@ -252,6 +266,13 @@ def failure(error: BaseException) -> CallFailure:
 
 def _caller(ask: Ask) -> Caller:
     return Caller(ask.name, ask.role, ask.address, ask.tables)
+
+
+def _too_long(size: int) -> LimitReached:
+    return LimitReached(
+        f"The answer has {size:,} bytes, more than the {LONGEST_ANSWER:,} that are sent",
+        remedy="Ask for less: with a limit, page by page, or as a stream.",
+    )
 
 
 def _limit_reached(what: str) -> LimitReached:

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import mimetypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,9 @@ from headrace.server.security import Gate, request_headers
 if TYPE_CHECKING:
     from headrace.server.link import EngineLink
     from headrace.server.settings import ServerSettings
+
+_LONG = 64 << 10
+"""Bytes; protobuf's library takes milliseconds to write so many as JSON."""
 
 _MOST_PASSED = 1_000
 _LONGEST_TIMEOUT = 10
@@ -254,11 +257,13 @@ class Application:
         body: bytes,
         seconds: float | None,
     ) -> None:
-        answer = await self._link.ask(method.path, caller, to_engine(method, form, body), seconds)
+        asked = await _converted(to_engine, method, form, body)
+        answer = await self._link.ask(method.path, caller, asked, seconds)
         if isinstance(answer, CallFailure):
             await request.fail(answer)
         else:
-            await request.answer(200, from_engine(method, form, answer), form.kind)
+            shown = await _converted(from_engine, method, form, answer)
+            await request.answer(200, shown, form.kind)
 
     async def _stream(
         self,
@@ -269,7 +274,8 @@ class Application:
         body: bytes,
         seconds: float | None,
     ) -> None:
-        stream = self._link.open(method.path, caller, to_engine(method, form, body))
+        asked = await _converted(to_engine, method, form, body)
+        stream = self._link.open(method.path, caller, asked)
         if isinstance(stream, CallFailure):
             await request.fail(stream)
             return
@@ -294,9 +300,8 @@ class Application:
                 if not self._gate.is_valid(caller):
                     end = failure(ended(caller))
                     break
-                await request.write(
-                    b"".join(envelope(from_engine(method, form, each)) for each in messages)
-                )
+                shown = [await _converted(from_engine, method, form, each) for each in messages]
+                await request.write(b"".join(map(envelope, shown)))
             await request.write(last_envelope(end), more=False)
         finally:
             stream.close()
@@ -410,6 +415,18 @@ def _lines(events: Any, place: int, found: Iterable[tuple[int, bytes]]) -> Itera
             yield b'event: skipped\ndata: {"count": %d}\n\n' % (number - place - 1)
         yield b"id: %b\ndata: %b\n\n" % (events.name(number).encode(), event)
         place = number
+
+
+async def _converted(
+    convert: Callable[[Method, MessageForm, bytes], bytes],
+    method: Method,
+    form: MessageForm,
+    data: bytes,
+) -> bytes:
+    """Convert a message; a long one on a thread, because other callers would wait for it."""
+    if len(data) < _LONG or form.is_protobuf or method.request is None:
+        return convert(method, form, data)
+    return await asyncio.to_thread(convert, method, form, data)
 
 
 def _unimplemented(error: HeadraceError) -> CallFailure:

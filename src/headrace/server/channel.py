@@ -100,15 +100,11 @@ class ServerFrame(NamedTuple):
 class Hello(msgspec.Struct, frozen=True):
     """What the child has to know. It contains no secret of a database, and no token."""
 
-    version: str
     server: str
     """A name for this server, new with each engine: it belongs to the numbers of events."""
 
     settings: dict[str, Any]
     """`ServerSettings`, as plain values."""
-
-    folder: str
-    """The data directory."""
 
     grpc_port: int
     """The one to serve; another than in the settings if that is 0 and was chosen already."""

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -50,6 +52,9 @@ def main(arguments: Sequence[str]) -> int:
     # Ctrl-C in a terminal reaches every process in it; the engine ends its server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calls, bulk, http = (socket.socket(fileno=int(each)) for each in arguments)
+    # uvicorn warns of each request that is not HTTP.
+    logging.getLogger().setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     if (hello := _hello(calls)) is None:
         return 2
     import uvloop
@@ -102,6 +107,7 @@ class _Child:
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_report)
         loop.add_signal_handler(signal.SIGTERM, self._leave)
         await loop.create_connection(lambda: self._link.calls, sock=calls)
         await loop.create_connection(lambda: self._link.bulk, sock=bulk)
@@ -169,6 +175,12 @@ class _Child:
         except BadCertificate as error:
             # Until they are right, the last ones that were are used.
             print(f"{error} {error.remedy}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # What callers do must not fill the log: a handshake that fails, a connection that breaks.
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)
 
 
 class _HttpServer(uvicorn.Server):

@@ -74,6 +74,7 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
+        await self.set_ready(False)  # a service that is not set is not known
         host = self._settings.host
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:

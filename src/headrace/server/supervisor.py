@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,7 +50,7 @@ from headrace.server.channel import (
 from headrace.storage.permissions import make_private_folder, open_private
 
 if TYPE_CHECKING:
-    from headrace.api.handlers import ControlService
+    from headrace.api.handlers import ControlService, Verb
     from headrace.api.services import Services
     from headrace.engine.engine import Engine
     from headrace.errors import HeadraceError
@@ -82,6 +81,9 @@ MOST_EVENTS = 1_000
 """Events that a new child is given, so that readers can continue after it."""
 
 BACKLOG = 2_048
+
+LONGEST_LOG = 4 << 20
+"""Bytes of the log file of children; a new child begins another one, and one more is kept."""
 
 _OWN = (FrameKind.READY, FrameKind.CLIENTS, FrameKind.AUDIT)
 """The kinds of frames for the supervisor; others are requests."""
@@ -245,7 +247,11 @@ class Supervisor:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 continue
             began = time.monotonic()
-            why = self._serve()
+            try:
+                why = self._serve()
+            except Exception as mistake:  # noqa: BLE001 - or there would be no server, silently
+                _log.failed("supervision of the server failed", mistake, code="internal")
+                why = f"Internal error ({type(mistake).__name__})"
             if self._stopping.is_set():
                 return
             if time.monotonic() - began >= PROVED_SECONDS:
@@ -316,10 +322,8 @@ class Supervisor:
 
     def _hello(self) -> Hello:
         return Hello(
-            version=_version(),
             server=self._name,
             settings=msgspec.to_builtins(self._settings),
-            folder=str(self._folder),
             grpc_port=self._grpc_port,
         )
 
@@ -381,10 +385,17 @@ class Supervisor:
         health = self._control.unary["Health"]
         while not self._stopping.is_set():
             if self._child is not None:
-                found = health({})
-                phase = "stopping" if self._draining else found.pop("phase")
-                self._send(framed(FrameKind.STATE, body=EngineReport(phase, found)))
+                self._send(framed(FrameKind.STATE, body=self._report(health)))
             self._stopping.wait(STATE_SECONDS)
+
+    def _report(self, health: Verb) -> EngineReport:
+        try:
+            found = health({})
+        except Exception as error:  # noqa: BLE001 - not ready, then, and not silent
+            _log.failed("health check of the server failed", error, code="internal")
+            return EngineReport(self._control.phase, {})
+        phase = found.pop("phase")
+        return EngineReport("stopping" if self._draining else phase, found)
 
     def _take_event(self, event: bytes) -> None:
         with self._lock:
@@ -429,6 +440,8 @@ class _Child:
         descriptors = [end.fileno() for end in (their_calls, their_bulk, http)]
         with their_calls, their_bulk:
             make_private_folder(log_file.parent)
+            if log_file.exists() and log_file.stat().st_size > LONGEST_LOG:
+                log_file.replace(log_file.with_name(f"{log_file.name}.1"))
             with open_private(log_file, append=True) as log:
                 process = subprocess.Popen(
                     # -P: a file in the user's current folder must not replace a module.
@@ -491,14 +504,6 @@ def _named(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("headrace-core")
-    return ""
-
-
 _PASSED = re.compile(r"PATH|HOME|LANG|LC_.*|TZ|TMPDIR|PYTHON.*|VIRTUAL_ENV|LD_LIBRARY_PATH|GRPC_.*")
 
 
@@ -512,4 +517,5 @@ def _environment() -> Mapping[str, str]:
     others = os.environ.get("PYTHONPATH")
     path = folder if not others else f"{folder}{os.pathsep}{others}"
     passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
-    return {**passed, "PYTHONPATH": path}
+    # The library for gRPC would print a line for each connection that fails.
+    return {"GRPC_VERBOSITY": "NONE", **passed, "PYTHONPATH": path}

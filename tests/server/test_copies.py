@@ -16,8 +16,9 @@ from google.protobuf.struct_pb2 import ListValue
 from headrace.api.services import Caller, Services
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
+from headrace.changelog.values import ValueType
 from headrace.server.channel import CallFailure
-from headrace.server.copies import TableCopies
+from headrace.server.copies import HeldTables
 from headrace.targets.target import Batch
 from headrace.v1 import query_pb2 as v1
 from tests.interfaces.test_queries import ME, OURS, Front, of_table, row, shown, values
@@ -28,7 +29,8 @@ from tests.tables.build import DELETE, INSERT, changes, table_schema
 from tests.tables.test_table_reads import VALUES
 
 ORDERS = table_schema(id="int64", grp="int32", note="text")
-EVERY_KIND = table_schema(id="int64", **{f"c{at}": kind for at, (kind, _) in enumerate(VALUES)})
+KINDS: dict[str, str | ValueType] = {f"c{at}": kind for at, (kind, _) in enumerate(VALUES)}
+EVERY_KIND = table_schema(("id",), id="int64", **KINDS)
 
 
 class Held:
@@ -38,7 +40,7 @@ class Held:
         self.both = both
         self.front = Front()
         self.engine_calls: list[str] = []
-        self.copies = TableCopies(names, both.link)
+        self.copies = HeldTables(names, both.link)
         both.answers._services = self  # type: ignore[assignment]
         both.link.copies = self.copies
 
@@ -83,7 +85,7 @@ def held(test: Callable[[Held], Awaitable[None]], *names: str) -> None:
     joined(run)
 
 
-REQUESTS = [
+REQUESTS: list[Message] = [
     v1.GetRowRequest(table="orders", primary_key=2, with_columns=True),
     v1.GetRowRequest(table="orders", primary_key=99),
     v1.LookupRequest(table="orders", key_values=values("b")),

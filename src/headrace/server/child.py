@@ -151,7 +151,7 @@ class _Child:
             return
         # Arrow takes a while to be imported, and only a child with copies needs it.
         module = await asyncio.to_thread(importlib.import_module, "headrace.server.copies")
-        self._link.copies = copies = module.TableCopies(self._settings.hold, self._link)
+        self._link.copies = copies = module.HeldTables(self._settings.hold, self._link)
         await copies.run()
 
     async def _open_grpc(self) -> None:

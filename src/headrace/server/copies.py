@@ -46,14 +46,14 @@ _FOLLOW = "/headrace.v1.QueryService/Follow"
 _SERVER = Caller("the server", "read", "")
 
 
-class TableCopies:
+class HeldTables:
     """The copies of one child. Used on its event loop alone."""
 
     def __init__(self, names: Sequence[str], link: EngineLink) -> None:
         """`names` are tables, as their sources name them."""
         self._names = names
         self._link = link
-        self._live: dict[str, TableCopy] = {}
+        self._live: dict[str, HeldTable] = {}
         # The same functions as in the engine, on the copies instead of its targets.
         engine: Any = SimpleNamespace(readable_targets=self._targets, target=self._target)
         control: Any = SimpleNamespace(phase="running")
@@ -80,7 +80,7 @@ class TableCopies:
         except HeadraceError as error:
             return failure(error)
 
-    def _targets(self) -> tuple[TableCopy, ...]:
+    def _targets(self) -> tuple[HeldTable, ...]:
         return tuple(self._live.values())
 
     def _target(self, pipeline: str) -> None:
@@ -109,13 +109,13 @@ class TableCopies:
         stream = self._link.open(_FOLLOW, _SERVER, asked)
         if isinstance(stream, CallFailure):
             return _text(stream)
-        copy: TableCopy | None = None
+        copy: HeldTable | None = None
         try:
             while some := await stream.messages():
                 for body in some:
                     message = v1.FollowResponse.FromString(body)
                     if copy is None:
-                        copy = TableCopy(message)
+                        copy = HeldTable(message)
                     elif copy.take(message):
                         self._live[name] = copy
                     # Each may take milliseconds, and queries are waiting.
@@ -125,7 +125,7 @@ class TableCopies:
         return "" if stream.failure is None else _text(stream.failure)
 
 
-class TableCopy:
+class HeldTable:
     """One table, with the attributes of a `ReadableTarget`."""
 
     def __init__(self, begin: v1.FollowResponse) -> None:

@@ -44,7 +44,7 @@ from headrace.server.channel import (
 if TYPE_CHECKING:
     from headrace.api.methods import Method
     from headrace.api.services import Caller
-    from headrace.server.copies import TableCopies
+    from headrace.server.copies import HeldTables
     from headrace.server.settings import ServerLimits
 
 SILENT_SECONDS = 5
@@ -86,7 +86,7 @@ class EngineLink:
         self._answered = self._failed = 0
         self.stalled = 0
         """Connections that were ended because their reader took nothing."""
-        self.copies: TableCopies | None = None
+        self.copies: HeldTables | None = None
         """What is answered here, and not by the engine; None without `server.hold`."""
 
     # --- its state --------------------------------------------------------------------------------

@@ -777,6 +777,20 @@ def test_a_feed_ends_when_the_table_is_loaded_again(orders: Front) -> None:
     assert [next(copy_of(orders)).action] == ["BEGIN"]
 
 
+def test_a_feed_that_is_read_does_not_fall_behind_and_one_that_is_not_ends_with_an_error(
+    orders: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_target, "MAX_LAG", 10)
+    feed, slow = copy_of(orders), copy_of(orders)
+    assert [next(feed).action for _ in range(3)] == ["BEGIN", "ROWS", "LIVE"]
+    assert next(slow).action == "BEGIN"
+    for n in range(40):
+        orders.put(ORDERS, row(n, 3))
+        assert rows_of(next(feed))[0]["id"] == n
+    with pytest.raises(FellBehind):
+        list(slow)
+
+
 def test_a_feed_of_a_table_that_is_not_ready_is_refused_and_not_empty(front: Front) -> None:
     front.add("p", ORDERS, show=False)
     with pytest.raises(UnknownTable):

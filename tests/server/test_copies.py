@@ -185,6 +185,21 @@ def test_a_copy_is_the_table_whatever_is_written(seed: int) -> None:
     held(test)
 
 
+def test_a_truncate_empties_a_copy() -> None:
+    async def test(here: Held) -> None:
+        here.add(ORDERS)
+        await here.begin()
+        await here.reached(here.front.put(ORDERS, row(1), row(2)))
+        at, last = Position(1, 5), Position(1, 5, 1)
+        rows = {"orders": changes(ORDERS, [(INSERT, last, row(3))])}
+        here.front.targets["orders"].write(Batch("t", 1, at, last, rows, {"orders": at}))
+        await here.reached(last)
+        assert [(await here.row(n)).found for n in (1, 2, 3)] == [False, False, True]
+        assert here.engine_calls == []
+
+    held(test)
+
+
 def test_the_engine_answers_for_other_tables_and_pipelines_and_until_a_copy_is_live() -> None:
     async def test(here: Held) -> None:
         here.add(ORDERS)

@@ -61,7 +61,9 @@ class HeldTables:
 
     async def run(self) -> None:
         """Keep all copies, until cancelled."""
-        await asyncio.gather(*(self._keep(name) for name in self._names))
+        async with asyncio.TaskGroup() as tasks:
+            for name in self._names:
+                tasks.create_task(self._keep(name))
 
     def answer(self, path: str, caller: Caller, body: bytes) -> bytes | CallFailure | None:
         """Answer a query of a copy; None for everything else, which is for the engine."""

@@ -219,6 +219,10 @@ def loaded_by(statement: str) -> set[str]:
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
         ),
         (
+            "import headrace.server.settings, headrace.server.tls, headrace.cli.token",
+            {"google.protobuf", "pyarrow", "grpc", "uvicorn"},
+        ),
+        (
             "import headrace.server.security, headrace.server.tls",
             {"pyspark", "pyarrow", "numpy", "pandas", "headrace.engine"},
         ),

@@ -46,6 +46,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "cli.demo.command": _VERB,
     "cli.health": _VERB,
     "cli.teardown": _VERB,
+    "cli.token": _VERB,
     "config.load": "what a configuration is put together from, in its order",
     "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
     "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",

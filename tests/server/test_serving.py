@@ -45,6 +45,7 @@ from tests.server.serving import (
     messages,
     served,
 )
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -252,6 +253,18 @@ def test_what_is_not_http_is_refused_and_fills_no_log(here: Served) -> None:
     assert log_of(here.shop.data) == before
 
 
+def test_a_child_may_open_as_many_files_as_it_has_connections() -> None:
+    program = """
+import resource
+from headrace.server.child import _allow_files
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+_allow_files(500)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(1_256, hard))
+"""
+    assert python("-c", program, check=True).stdout == "True\n"
+
+
 def test_a_mistake_in_the_supervision_is_not_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,10 +285,21 @@ def test_a_mistake_in_the_supervision_is_not_its_end(
 # -- a child that dies, hangs, or cannot serve ----------------------------------------------
 
 
-def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(here: Served) -> None:
+def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(
+    here: Served, services: Any
+) -> None:
     states = []
     here.server._supervisor._on_change = lambda info: states.append((info.state, info.reason))
+    stream = Messages(iter(()))
+    services._streams[f"{OAM}WatchStatus"] = lambda request, caller: _Protos(stream)
     before, restarts = here.pid, here.server.info.restarts
+    watching = here.http.build_request(
+        "POST",
+        f"{OAM}WatchStatus",
+        content=enveloped(b""),
+        headers={"content-type": "application/connect+proto"},
+    )
+    assert next(messages(here.http.send(watching, stream=True)))
     grpc_address = here.server.info.grpc
     os.kill(before, signal.SIGKILL)
     # Whoever connects now waits in the socket, which the engine keeps.
@@ -286,6 +310,11 @@ def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(here: Serv
             answered += 1
     await_child(here.server, lambda info: info.pid not in (None, before), here.shop.data)
     assert here.server.info.restarts == restarts + 1
+    # Its readers are gone, and nothing in the engine waits for them.
+    assert stream.closed.wait(patience())
+    assert await_seen(
+        lambda: not any(each.name == "headrace-server-stream" for each in threading.enumerate())
+    )
     assert states[0] == ("restarting", "The server process was killed by signal 9")
     await_child(here.server, lambda info: info.grpc == grpc_address, here.shop.data)
     assert here.ask("Status")["server"]["restarts"] == restarts + 1

@@ -38,7 +38,13 @@ from headrace.cli.common import (
     on_terminal,
     same_engine,
 )
-from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
+from headrace.cli.status import (
+    SHOWN_BATCH_SECONDS,
+    batch_text,
+    copy_text,
+    dead_letters_text,
+    server_phrase,
+)
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from headrace.api.server import ControlServer
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
+    from headrace.engine.from_config import EngineConfig
     from headrace.server.network import NetworkServer
 
     Network = Callable[[Engine, ControlService], NetworkServer]
@@ -79,14 +86,21 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     section = configured.server
     settings = None if section is None else configured_server(section, read=True)
 
+    servers: list[NetworkServer] = []
+
     def network(engine: Engine, control: ControlService) -> NetworkServer:
         from headrace.server.network import NetworkServer
 
         assert settings is not None
-        return NetworkServer(engine, settings, control=control)
+        servers.append(NetworkServer(engine, settings, control=control))
+        return servers[0]
+
+    def renewal(after: EngineConfig) -> Callable[[], None]:
+        assert after.server is not None
+        return servers[0].renew(configured_server(after.server, read=True).tokens)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        changes = ApplyVerb(engine, configured, again, file)
+        changes = ApplyVerb(engine, configured, again, file, renewal)
         return {"Apply": changes.verb, "Configuration": changes.effective}
 
     with EndOnRequest() as ending, _view(options, as_json=as_json) as view:
@@ -160,7 +174,7 @@ def server_text(server: Mapping[str, Any]) -> list[str]:
         lines = [f"serving on {server['http']}{grpc}"]
         lines += [f"  {server['reason']}"] if server["reason"] else []
     else:
-        lines = [f"server: {server['state'].replace('_', ' ')}: {server['reason']}"]
+        lines = [f"{server_phrase(server['state'])}: {server['reason']}"]
     return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 
 

@@ -61,6 +61,9 @@ _MOST_PASSED = 1_000
 _LONGEST_TIMEOUT = 10
 """Digits of the header `Connect-Timeout-Ms`."""
 
+_LARGEST_LOGIN = 16 << 10
+"""In bytes."""
+
 _HEARTBEAT_SECONDS = 15.0
 """Time between two lines of an idle stream of events: proxies end silent connections."""
 
@@ -131,14 +134,14 @@ class Application:
         assert scope["type"] == "http"
         request = HttpRequest(scope, receive, send, self._limits.stalled_seconds)
         try:
-            request.headers = request_headers(scope["headers"])
-            await self._answer(request)
-        except HeadraceError as error:
-            why = failure(error)
-            if isinstance(error, Unauthenticated | Forbidden):
-                about = request.method or f"{scope['method']} {scope['path'][:100]}"
-                self._link.audit(about, error.code, request.caller, request.address)
-            await request.fail(why)
+            try:
+                request.headers = request_headers(scope["headers"])
+                await self._answer(request)
+            except HeadraceError as error:
+                if isinstance(error, Unauthenticated | Forbidden):
+                    about = request.method or f"{scope['method']} {scope['path'][:100]}"
+                    self._link.audit(about, error.code, request.caller, request.address)
+                await request.fail(failure(error))
         except StalledReader:
             # Its reader takes nothing: a polite end would wait for it.
             self._link.stalled += 1
@@ -180,7 +183,9 @@ class Application:
     async def _log_in(self, request: HttpRequest) -> None:
         self._check(request)
         try:
-            token = json.loads(await self._body(request))["token"]
+            # Not larger, because it is read before it is known who calls.
+            body = await request.body(_LARGEST_LOGIN, self._limits.body_seconds)
+            token = json.loads(body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
             token = None
         if not isinstance(token, str):
@@ -298,7 +303,7 @@ class Application:
                     end = stream.failure
                     break
                 if not self._gate.is_valid(caller):
-                    end = failure(ended(caller))
+                    end = failure(ended(caller.name))
                     break
                 shown = [await _converted(from_engine, method, form, each) for each in messages]
                 await request.write(b"".join(map(envelope, shown)))
@@ -378,12 +383,7 @@ class Application:
 
     async def _events(self, request: HttpRequest) -> None:
         caller = self._caller(request)
-        if caller.tables:
-            # Events name tables, and a list of rights for them would have to be kept everywhere.
-            raise BadRequest(
-                "Events are of all tables, and this token is for some",
-                remedy="Use a token without tables.",
-            )
+        caller.check_events()
         events = self._link.events
         place = events.place(request.headers.get("last-event-id"))
         await request.start(200, "text/event-stream", [(b"cache-control", b"no-store")])

@@ -88,6 +88,9 @@ class FrameKind(IntEnum):
     AUDIT = 15
     """Child → engine: entries of the audit log about who was refused, and logins."""
 
+    TOKENS = 16
+    """Engine → child: `ServerSettings` as plain values, with other tokens than before."""
+
 
 class ServerFrame(NamedTuple):
     """One frame."""
@@ -223,9 +226,9 @@ class FrameChannel:
         self._parser = FrameParser()
         self._sending = threading.Lock()
         self._closed = False
+        self._wait_seconds = 0.0
         # Not `select`, which knows only the first 1,024 descriptors of a process.
-        self._input, self._output = select.poll(), select.poll()
-        self._input.register(end, select.POLLIN)
+        self._output = select.poll()
         self._output.register(end, select.POLLOUT)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 
@@ -265,10 +268,15 @@ class FrameChannel:
     def receive(self, seconds: float) -> list[ServerFrame] | None:
         """Return what has arrived, after waiting for it; empty after `seconds`, None at the end."""
         try:
-            if not self._input.poll(seconds * 1000):
-                return []
-            data = self._end.recv(_PIECE)
+            if seconds and seconds != self._wait_seconds:
+                # The kernel's limit: one call less for each turn than to poll first.
+                limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+                self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+                self._wait_seconds = seconds
+            data = self._end.recv(_PIECE, 0 if seconds else socket.MSG_DONTWAIT)
             return self._parser.frames(data) if data else None
+        except BlockingIOError:
+            return []
         except (OSError, ValueError):
             return None
 

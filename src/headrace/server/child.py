@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -83,7 +84,8 @@ class _Child:
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
-        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set)
+        _allow_files(limits.connections)
+        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set, self._renewed)
         self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
         self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
         app = Application(self._link, self._gate, self._settings, pages(CONSOLE))
@@ -102,8 +104,7 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = None if self._files is None else self._files.context
-        self._server = _HttpServer(config)
+        self._server = _HttpServer(config, self._files, limits.head_seconds)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -126,15 +127,24 @@ class _Child:
         self._link.end()
         self._link.events.finish()
         self._server.should_exit = True
-        await asyncio.gather(serving, self._grpc.stop(LEAVING_SECONDS / 2), return_exceptions=True)
+        stopping = asyncio.ensure_future(self._grpc.stop(LEAVING_SECONDS / 2))
+        await asyncio.wait((serving, stopping))
 
     def _leave(self) -> None:
         self._over.set()
 
+    def _renewed(self, settings: bytes) -> None:
+        renewed = msgspec.msgpack.decode(settings, type=ServerSettings)
+        self._link.end_streams(self._gate.renew(renewed))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1)
-            self._link.tick(len(self._server.server_state.connections))
+            connections = list(self._server.server_state.connections)
+            for each in connections:
+                assert isinstance(each, AbortableProtocol)
+                self._link.stalled += each.tick()
+            self._link.tick(len(connections))
             if self._files is not None:
                 self._refresh(self._files)
 
@@ -183,8 +193,44 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
+def _allow_files(connections: int) -> None:
+    """Raise the limit of open files, which is often 1,024, to what the connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + 256  # gRPC has as many again
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signals: the engine ends its server."""
+    """uvicorn without its signals, and with a limit for handshakes: the engine ends its server."""
+
+    def __init__(
+        self, config: uvicorn.Config, files: TlsFiles | None, handshake_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._files = files
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, as uvicorn does, but with our context for TLS."""
+        tls: dict[str, Any] = {}
+        if self._files is not None:
+            tls = {
+                "ssl": self._files.context,
+                "ssl_handshake_timeout": self._handshake_seconds,
+            }
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(self._protocol, sock=each, backlog=self.config.backlog, **tls)
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return AbortableProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -66,8 +66,12 @@ class EngineLink:
         server: str,
         lost: Callable[[], None],
         changed: Callable[[], None],
+        renewed: Callable[[bytes], None] = lambda settings: None,
     ) -> None:
-        """`lost` is called when the engine ends, `changed` when its state may be another."""
+        """
+        `lost` is called when the engine ends, `changed` when its state may be another, and
+        `renewed` when there are other tokens.
+        """
         self.calls = ChannelProtocol(self._take, lost)
         self.bulk = ChannelProtocol(self._take, lost)
         self.state = EngineReport("starting", {})
@@ -77,6 +81,7 @@ class EngineLink:
         self._limits = limits
         self._lost = lost
         self._changed = changed
+        self._renewed = renewed
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | CallFailure]] = {}
         self._waiting_bytes = 0
@@ -140,7 +145,9 @@ class EngineLink:
 
     def end(self) -> None:
         """End all that waits, because the engine is gone or going."""
-        reason = "The engine has ended" if self.draining is None else self.draining.reason
+        reason = "The server ended before it answered"
+        if self.draining is not None:
+            reason = self.draining.reason
         self._end_all(failure(NoEngine(reason, remedy="Try again in a moment.")))
 
     def _end_all(self, why: CallFailure) -> None:
@@ -214,6 +221,13 @@ class EngineLink:
             )
         return None
 
+    def end_streams(self, names: Collection[str]) -> None:
+        """End the streams of these callers, because their tokens are not valid any more."""
+        for stream in list(self._streams.values()):
+            if stream.caller in names:
+                stream.finish(failure(ended(stream.caller)))
+                stream.close()
+
     def closed(self, stream: EngineStream) -> None:
         """Tell the engine that nobody reads a stream any more."""
         if self._streams.pop(stream.number, None) is not None:
@@ -249,6 +263,8 @@ class EngineLink:
                     self._silent = 0
                     self.state = read(body, EngineReport)
                     self._changed()
+                case FrameKind.TOKENS:
+                    self._renewed(body)
                 case FrameKind.DRAIN:
                     self.draining = read(body, Drain)
                     if self.draining.now:
@@ -369,9 +385,9 @@ def out_of_time() -> CallFailure:
     )
 
 
-def ended(caller: Caller) -> HeadraceError:
+def ended(name: str) -> HeadraceError:
     """Return the error for a reader whose token is not valid any more."""
-    return Unauthenticated(f"The token {caller.name} is not valid any more")
+    return Unauthenticated(f"The token {name} is not valid any more")
 
 
 def _ask(path: str, caller: Caller, body: bytes) -> bytes:

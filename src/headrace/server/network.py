@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.extras import require
-from headrace.server.settings import ServerSettings, settings_of
+from headrace.server.settings import Access, ServerSettings, settings_of
 
 if TYPE_CHECKING:
     from headrace.api.handlers import ControlService
@@ -48,6 +50,7 @@ class NetworkServer:
 
         if settings.tls is not None:
             TlsFiles(settings.tls)  # what cannot be used is an error now, not in the child
+        self._settings = settings
         self._own_control = control is None
         self._control = control or ControlService(engine)
         services = Services(engine, self._control)
@@ -73,6 +76,15 @@ class NetworkServer:
         return self._supervisor.await_that(
             lambda info: info.state == "serving" and bool(info.grpc), timeout
         )
+
+    def renew(self, tokens: Mapping[str, Access]) -> Callable[[], None]:
+        """
+        Return what makes these the tokens from now on; raises `WrongValue` if they cannot be.
+
+        Streams and logins of other tokens end then.
+        """
+        renewed = msgspec.structs.replace(self._settings, tokens=tokens)
+        return lambda: self._supervisor.renew(renewed)
 
     def drain(self) -> None:
         """Be not ready from now on; everything is answered still."""

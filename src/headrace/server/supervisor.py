@@ -71,8 +71,8 @@ QUIET_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """One that was silent for so long is ended."""
 
-START_SECONDS = 30.0
-"""The same for one that starts."""
+START_SECONDS = 120.0
+"""The same for one that starts: on a busy machine its imports alone may take some of them."""
 
 LEAVE_SECONDS = 3.0
 """How long a child may take to end the streams of its readers."""
@@ -201,12 +201,15 @@ class Supervisor:
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._report_health):
-            thread = threading.Thread(
-                target=target, name=f"headrace-server{target.__name__}", daemon=True
-            )
+        for target, name in ((self._run, "run"), (self._report_health, "health")):
+            thread = threading.Thread(target=target, name=f"headrace-server-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def renew(self, settings: ServerSettings) -> None:
+        """Let the tokens of these settings call from now on, and no others."""
+        self._settings = settings
+        self._send(framed(FrameKind.TOKENS, body=settings))
 
     def drain(self, reason: str = "The engine is stopping") -> None:
         """Say that the engine stops: not ready any more, but everything is answered still."""
@@ -355,6 +358,7 @@ class Supervisor:
         if frame.kind == FrameKind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))
+                self._lock.notify_all()
             if self._info.state == "not_answering":
                 self._serving(self._info.pid or 0, "", self._info.grpc)
             return

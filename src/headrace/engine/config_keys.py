@@ -475,6 +475,12 @@ _SERVER = (
         default=False,
     ),
     Key("compat", Choice(("laredo",)), "Serve the services of Laredo, too."),
+    Key(
+        "hold",
+        ListOf(Text(), example='["public.orders"]'),
+        "Tables in memory of which the server keeps a copy, to answer queries of them itself.",
+        default=[],
+    ),
     Key("limits", Section(_SERVER_LIMITS), "What callers may use up.", default={}),
 )
 

@@ -81,6 +81,16 @@ class ChangeReader(Iterator[TableChange]):
         self._taken += 1
         return change
 
+    def batches(self) -> Iterator[RowChanges]:
+        """Yield the changes of one batch of the pipeline after the other, instead of each alone."""
+        while True:
+            try:
+                batch = self._next_batch()
+            except StopIteration:
+                return
+            self._taken += len(batch)
+            yield batch
+
     def _next_batch(self) -> RowChanges:
         with self._wake:
             while not self._waiting:

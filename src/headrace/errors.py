@@ -83,10 +83,17 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+    - Unreachable              no connection to the address of an engine
+    - NotTrusted               the certificate of an engine is not to be trusted
+    - BadAddress               not an address; InsecureAddress: a token would be sent in the open
+  + ServingError             the server on the network
+    - Unauthenticated          the caller has not proved who it is
+    - Forbidden                the caller may not do this
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
     - Unused                   a part that is not used: a warning
+    - BadCertificate           a certificate or key that a server cannot use
     - InlineSecret, NoSecret   a password in the configuration; a reference without a secret
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
                                ConfigUnreadable
@@ -107,6 +114,8 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadAddress",
+    "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
     "BadExpression",
@@ -142,10 +151,12 @@ __all__ = [
     "DeadLettersElsewhere",
     "FellBehind",
     "Fenced",
+    "Forbidden",
     "FunctionFailed",
     "HeadraceError",
     "HistoryLost",
     "InlineSecret",
+    "InsecureAddress",
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
@@ -166,6 +177,7 @@ __all__ = [
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
+    "NotTrusted",
     "NotUnique",
     "NullKey",
     "OtherDatabase",
@@ -185,6 +197,7 @@ __all__ = [
     "RunTwice",
     "SchemaChanged",
     "ServerRefused",
+    "ServingError",
     "SetAside",
     "SettingError",
     "SlotBusy",
@@ -204,6 +217,7 @@ __all__ = [
     "TargetError",
     "TooManyFailed",
     "Truncated",
+    "Unauthenticated",
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",
@@ -212,6 +226,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "Unreachable",
     "UnsafeStorage",
     "UnsentColumn",
     "Unused",
@@ -635,6 +650,13 @@ class WrongValue(SettingError):
     remedy = "Use one of the values that the message names."
 
 
+class BadCertificate(SettingError):
+    """A certificate, its key or a file of authorities cannot be used for TLS."""
+
+    code = "config.bad_certificate"
+    remedy = "Use the files of one certificate that is valid now, in PEM, with a key of mode 0600."
+
+
 class UnknownPart(SettingError):
     """The type of a source, target, filter or transform is not known."""
 
@@ -825,6 +847,45 @@ class NoEngine(ControlError):
     remedy = "Start one: headrace run."
 
 
+class Unreachable(NoEngine):
+    """No connection to the address of an engine."""
+
+    code = "control.unreachable"
+    remedy = (
+        "Check host and port, and that the engine runs with a section server in its configuration."
+    )
+
+
+class NotTrusted(ControlError):
+    """The certificate of an engine does not prove that it is the one of this address."""
+
+    code = "control.not_trusted"
+    exit_code = 4
+    remedy = (
+        "If its certificate is from an authority of your own, name that authority's file in a"
+        " profile: ca = FILE. Otherwise ask who operates it. Nothing was sent."
+    )
+
+
+class BadAddress(ControlError):
+    """This is not the address of an engine."""
+
+    code = "control.bad_address"
+    exit_code = 2
+    remedy = "Write HOST:PORT or https://HOST:PORT; an IPv6 address in brackets: [::1]:4080."
+
+
+class InsecureAddress(ControlError):
+    """The token would be sent to another machine without encryption."""
+
+    code = "control.insecure_address"
+    exit_code = 2
+    remedy = (
+        "Use https://. If the engine has no TLS, give it a certificate, or forward its port:"
+        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. Nothing was sent."
+    )
+
+
 class NoAnswer(ControlError):
     """The engine of this data directory does not answer."""
 
@@ -886,6 +947,34 @@ class InvalidConfiguration(ControlError):
         if len(codes) == 1 and HeadraceError.exit_code not in codes:
             (self.exit_code,) = codes
         return self
+
+
+# --- the server on the network --------------------------------------------------------------------
+
+
+class ServingError(HeadraceError):
+    """The server refused a request."""
+
+    code = "serving.failed"
+
+
+class Unauthenticated(ServingError):
+    """The caller has not proved who it is."""
+
+    code = "serving.unauthenticated"
+    exit_code = 5
+    remedy = (
+        "Give a token of this server: in the environment variable HEADRACE_TOKEN or"
+        " HEADRACE_TOKEN_FILE, or in a profile."
+    )
+
+
+class Forbidden(ServingError):
+    """The caller is known, and may not do this; or the request comes from another site."""
+
+    code = "serving.forbidden"
+    exit_code = 5
+    remedy = "Use a token with the role or tables that this needs."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

@@ -16,8 +16,10 @@ from typing import Any, Protocol
 from headrace.errors import (
     BadRequest,
     ControlError,
+    Forbidden,
     HeadraceError,
     InvalidConfiguration,
+    Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -44,12 +46,19 @@ _DETAIL = "headrace.v1.Error"
 _STATUS = {
     "invalid_argument": 400,
     "failed_precondition": 400,
+    "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
 }
+_REFUSALS: Mapping[str, type[HeadraceError]] = {
+    "unauthenticated": Unauthenticated,
+    "permission_denied": Forbidden,
+}
+"""The classes of errors that come without a detail: a proxy may send them, too."""
+
 _BY_EXIT_CODE = {
     2: "invalid_argument",
     3: "failed_precondition",
@@ -159,7 +168,8 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
             return _made({"message": text, **detail.get("debug", {})})
-    return ControlError(text, status=fields.get("code", "unknown"))
+    code = str(fields.get("code", "unknown"))
+    return _REFUSALS[code](text) if code in _REFUSALS else ControlError(text, status=code)
 
 
 def error_object(error: HeadraceError) -> dict[str, Any]:
@@ -201,6 +211,8 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, UnknownTable):
         return "failed_precondition"
+    if isinstance(error, Unauthenticated):
+        return "unauthenticated"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

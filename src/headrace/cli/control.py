@@ -20,12 +20,9 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     caution,
-    confirmed,
-    engine_options,
     json_option,
-    pipeline_names,
-    reach,
 )
+from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
 from headrace.engine.health import state_phrase
 
@@ -36,14 +33,12 @@ _LATER = ("·", "white")
 
 
 @click.command(short_help="Apply an edited configuration to the running engine.")
-@engine_options
+@running_engine
 @click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def apply(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -56,15 +51,15 @@ def apply(
     Pipelines that did not change keep running. If the configuration has errors, they are
     reported and nothing changes. --json does not ask, and changes something only with --yes.
     """
-    control = reach(config, sets, data)
+    control = engine.reach()
     answer = control.call("Apply")
-    _same_file(config, answer["config"])
+    _same_file(engine.config, answer["config"])
     if not as_json:
         _show(answer)
     do_it = (
         answer["now"]
         and not dry_run
-        and (yes or (not as_json and confirmed("Apply these changes?")))
+        and (yes or (not as_json and engine.confirmed("Apply these changes")))
     )
     if do_it:
         answer = control.call("Apply", plan=answer["plan"])
@@ -103,13 +98,11 @@ def _same_file(config: Path | None, read: str) -> None:
 
 @click.command(short_help="Show how Spark ran a pipeline's last batch.")
 @click.argument("pipeline", shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @json_option
-def explain(
-    pipeline: str, config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool
-) -> None:
+def explain(pipeline: str, engine: EngineChoice, as_json: bool) -> None:
     """Print the rows, time, jobs and plan of the last batch of PIPELINE."""
-    answer = reach(config, sets, data).call("Explain", pipeline=pipeline)
+    answer = engine.reach().call("Explain", pipeline=pipeline)
     if as_json:
         click.echo(json.dumps({k: v for k, v in answer.items() if k != "text"}, ensure_ascii=False))
     else:
@@ -124,15 +117,13 @@ _all = click.option("--all", "every", is_flag=True, help="All pipelines.")
 
 @click.command(short_help="Pause pipelines; capture continues.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @_source
 @_all
 @json_option
 def pause(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     as_json: bool,
@@ -144,22 +135,20 @@ def pause(
     rows as they were when the pipeline was paused.
     """
     chosen = _chosen(pipeline, source, every=every)
-    answer = reach(config, sets, data).call("Pause", **chosen)
+    answer = engine.reach().call("Pause", **chosen)
     _print_pipelines(answer["pipelines"], as_json=as_json)
     return errors.DONE
 
 
 @click.command(short_help="Resume pipelines that are paused or failed.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @_source
 @_all
 @json_option
 def resume(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     as_json: bool,
@@ -171,7 +160,7 @@ def resume(
     first. Exits with code 3 if something is still failed afterwards.
     """
     chosen = _chosen(pipeline, source, every=every)
-    answer = reach(config, sets, data).call("Resume", **chosen)
+    answer = engine.reach().call("Resume", **chosen)
     _print_pipelines(answer["pipelines"], as_json=as_json)
     _print_sources(answer["sources"], as_json=as_json)
     failed = any(each["state"] == "failed" for each in (*answer["pipelines"], *answer["sources"]))
@@ -180,7 +169,7 @@ def resume(
 
 @click.command(short_help="Copy tables again.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @click.option("--source", metavar="SOURCE", help="All tables of this source.")
 @click.option("--all", "every", is_flag=True, help="All tables.")
 @click.option("--table", metavar="TABLE", help="Only this table of the pipeline or source.")
@@ -193,9 +182,7 @@ def resume(
 @json_option
 def reload(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     table: str | None,
@@ -212,7 +199,7 @@ def reload(
     chosen = _chosen(pipeline, source, every=every)
     if every and table is not None:
         raise click.UsageError("--table needs a PIPELINE or --source SOURCE.")
-    answer = reach(config, sets, data).call(
+    answer = engine.reach().call(
         "Reload",
         answer_seconds=60.0 + (wait or 0.0),
         **chosen,
@@ -234,7 +221,7 @@ def reload(
 
 @click.command(short_help="Start over with a source: copy all its tables again.")
 @click.argument("source")
-@engine_options
+@running_engine
 @click.option("--drop-publication", is_flag=True, help="PostgreSQL: drop the publication, too.")
 @click.option("--dry-run", is_flag=True, help="Show what would be copied again, and reset nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -247,9 +234,7 @@ def reload(
 @json_option
 def reset(
     source: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     drop_publication: bool,
     dry_run: bool,
     yes: bool,
@@ -264,13 +249,13 @@ def reset(
     ones replace them; a failed source is started again. Shows what would be copied, and asks
     before doing it. --json does not ask, and resets only with --yes.
     """
-    control = reach(config, sets, data)
+    control = engine.reach()
     answer = control.call("Reset", source=source, dry_run=True)
     if not as_json:
         for table in answer["tables"]:
             click.echo(f"{table} would be copied again")
     asks = not as_json and not yes and not dry_run
-    if confirmed(f"Reset source {source}?") if asks else yes and not dry_run:
+    if engine.confirmed(f"Reset source {source}") if asks else yes and not dry_run:
         answer = control.call(
             "Reset",
             answer_seconds=60.0 + (wait or 0.0),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,14 +17,12 @@ import click
 from headrace.cli import errors
 from headrace.cli.common import (
     caution,
-    engine_options,
     json_option,
     output_console,
-    pipeline_names,
     printable,
-    reach,
     value_text,
 )
+from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
 from headrace.errors import NoEngine, NotRunning, UnknownPipeline, UnknownTable
 
@@ -44,7 +41,7 @@ FIRST_ROWS = 20
 @click.command(short_help="Look up rows of a table in memory.")
 @click.argument("pipeline", shell_complete=pipeline_names)
 @click.argument("values", nargs=-1)
-@engine_options
+@running_engine
 @click.option("--key", multiple=True, metavar="VALUE", help="The row with this key.")
 @click.option(
     "--lookup", multiple=True, metavar="VALUE", help="The row with this value in the unique lookup."
@@ -63,9 +60,7 @@ FIRST_ROWS = 20
 def query(
     pipeline: str,
     values: tuple[str, ...],
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     key: tuple[str, ...],
     lookup: tuple[str, ...],
     index: str | None,
@@ -93,7 +88,7 @@ def query(
         raise click.UsageError("VALUES can only be given with --key, --lookup or --index.")
     if limit is not None and (key or lookup or count):
         raise click.UsageError("--limit cannot be used with --key, --lookup or --count.")
-    control = reach(config, sets, data)
+    control = engine.reach()
     if count:
         answer = control.call("Query", pipeline=pipeline, table=table)
         caution(pipeline, answer)
@@ -235,7 +230,7 @@ def change_line(change: Mapping[str, Any]) -> Text:
 
 @click.command(short_help="Follow the changes of a table.")
 @click.argument("pipeline", shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @click.option("--rows", is_flag=True, help="Start with the current rows, as inserts.")
 @click.option("--table", metavar="TABLE", help="Which table, if the pipeline has several.")
 @click.option(
@@ -244,9 +239,7 @@ def change_line(change: Mapping[str, Any]) -> Text:
 @json_option
 def watch(
     pipeline: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     rows: bool,
     table: str | None,
     limit: int | None,
@@ -263,7 +256,7 @@ def watch(
     from headrace.cli.signals import EndOnRequest, interrupt
 
     def subscribed(*, rows: bool = False) -> Iterator[dict[str, Any]]:
-        control = reach(config, sets, data)
+        control = engine.reach()
         if not rows:
             _must_run(control.status(), pipeline)
         messages = control.stream("Watch", pipeline=pipeline, table=table, rows=rows)

@@ -1,0 +1,225 @@
+"""
+The verbs of an engine on a TCP port, with or without TLS and a token.
+
+It answers as the server of an engine does on its HTTP port, in a thread of the test: for what the
+client does, no process is needed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from headrace.api import connect, server
+from headrace.errors import Forbidden, Unauthenticated
+
+CHANGING = frozenset({"Pause", "Resume", "Reload", "Reset", "Apply", "PurgeDeadLetters"})
+
+
+@dataclass
+class Front:
+    """A server, and what it was asked."""
+
+    port: int
+    scheme: str
+    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    """Verbs, each with the headers of its request."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.asked]
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    end_streams = server._Server.end_streams
+    streaming = server._Server.streaming
+
+    def __init__(self, service: Any, context: ssl.SSLContext | None, tokens: Mapping[str, str]):
+        self.service = service
+        self.tokens = tokens
+        self.context = context
+        self._streams: set[Any] = set()
+        self._lock = threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        scheme = "http" if context is None else "https"
+        self.front = Front(self.server_address[1], scheme)
+
+    def get_request(self) -> tuple[Any, Any]:
+        found, where = super().get_request()
+        if self.context is not None:
+            # The handshake is done in the thread of the connection, when it first reads.
+            found = self.context.wrap_socket(found, server_side=True, do_handshake_on_connect=False)
+        return found, where
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: clients that leave are what some tests are about."""
+
+
+class _Handler(server._Handler):
+    def do_POST(self) -> None:
+        mine = cast("_Server", self.server)
+        verb = self.path.removeprefix(connect.SERVICE)
+        mine.front.asked.append((verb, dict(self.headers)))
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        role = mine.tokens.get(given)
+        if not mine.tokens or role == "admin" or (role == "read" and verb not in CHANGING):
+            super().do_POST()
+            return
+        self.close_connection = True
+        self._asked()
+        error = (
+            Unauthenticated("A valid token is needed")
+            if role is None
+            else Forbidden(f"{verb} needs the role operate", role=role)
+        )
+        status, fields = connect.error_fields(error)
+        self._answer(status, connect.message(fields))
+
+    def _until_gone(self, stream: Any) -> None:
+        # A connection of TLS is not read while another thread writes to it.
+        if cast("_Server", self.server).context is None:
+            super()._until_gone(stream)
+
+
+@contextmanager
+def front(service: Any, context: ssl.SSLContext | None = None, **tokens: str) -> Iterator[Front]:
+    """Serve the verbs of a service; `tokens` are the roles of the tokens, if any is needed."""
+    made = _Server(service, context, tokens)
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.005})
+    thread.start()
+    try:
+        yield made.front
+    finally:
+        made.shutdown()
+        made.server_close()
+        made.end_streams()
+        thread.join()
+
+
+def service_of(**verbs: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return a service with these verbs, of no engine."""
+    return SimpleNamespace(unary=verbs, streams={})
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority of our own, which signs certificates."""
+
+    folder: Path
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "authority.pem"
+
+    @classmethod
+    def made(cls, folder: Path) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "our authority")])
+        certificate = (
+            _begun(name, name, key, datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .sign(key, hashes.SHA256())
+        )
+        made = cls(folder, key, certificate)
+        made.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return made
+
+    def signed(
+        self, name: str, *hosts: str, left: datetime.timedelta = datetime.timedelta(days=1)
+    ) -> Path:
+        """Return a file with a certificate for these hosts, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        certificate = (
+            _begun(subject, self.certificate.subject, key, left)
+            .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), False)
+            .add_extension(authority, False)
+            .sign(self.key, hashes.SHA256())
+        )
+        file = self.folder / f"{name}.pem"
+        file.write_bytes(
+            certificate.public_bytes(serialization.Encoding.PEM)
+            + key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return file
+
+
+def served_with(file: Path, clients: Path | None = None) -> ssl.SSLContext:
+    """Return what a server needs for TLS; with `clients`, it asks for certificates of theirs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients)
+    return context
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    left: datetime.timedelta,
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=10))
+        .not_valid_after(now + left)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -20,6 +20,7 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     caution,
+    command_line,
     json_option,
 )
 from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
@@ -69,7 +70,7 @@ def apply(
         click.echo("✓ applied")
         for each in answer["in_error"]:
             click.echo(f"  pipeline {each['name']}: {each['reason']}", err=True)
-        click.echo("  next: headrace status", err=True)
+        click.echo(f"  next: {_next(engine, 'status')}", err=True)
     return errors.DONE
 
 
@@ -162,7 +163,7 @@ def resume(
     chosen = _chosen(pipeline, source, every=every)
     answer = engine.reach().call("Resume", **chosen)
     _print_pipelines(answer["pipelines"], as_json=as_json)
-    _print_sources(answer["sources"], as_json=as_json)
+    _print_sources(engine, answer["sources"], as_json=as_json)
     failed = any(each["state"] == "failed" for each in (*answer["pipelines"], *answer["sources"]))
     return NOT_READY if failed else errors.DONE
 
@@ -267,7 +268,7 @@ def reset(
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif answer["asked"]:
         click.echo(f"source {source} {'was reset' if answer['done'] else 'is being reset'}")
-        click.echo("  next: headrace status", err=True)
+        click.echo(f"  next: {_next(engine, 'status')}", err=True)
     return NOT_READY if wait is not None and answer["asked"] and not answer["done"] else errors.DONE
 
 
@@ -287,7 +288,7 @@ def _print_pipelines(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
                 click.echo(f"  {each['reason']}", err=True)
 
 
-def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_sources(engine: EngineChoice, sources: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print the state of the sources that had failed, or fail now."""
     for each in sources:
         if as_json:
@@ -296,4 +297,10 @@ def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
         click.echo(f"source {each['name']} {state_phrase(each['state'])}")
         if each["state"] == "failed":
             why = each["reason"] or sentence_of(each["error"], each["name"])
-            click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)
+            again = _next(engine, "resume", "--source", each["name"])
+            click.echo(f"  {why}\n  → {again}", err=True)
+
+
+def _next(engine: EngineChoice, *words: str) -> str:
+    """Return a command to type next, for the same engine."""
+    return command_line(*words, *engine.again())

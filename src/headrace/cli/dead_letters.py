@@ -429,7 +429,8 @@ def _apply(
         line = f"{mark} {each['table']} {each['position']}: {words[each['outcome']]}"
         click.echo(printable(line))
     if failed and not dry_run:
-        click.echo("  They are dead letters again: headrace dead-letters list", err=True)
+        listed = command_line("dead-letters", "list", pipeline, *engine.again())
+        click.echo(f"  They are dead letters again: {listed}", err=True)
     return errors.FAILED if failed else errors.DONE
 
 

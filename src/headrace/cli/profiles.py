@@ -94,6 +94,7 @@ def read_profiles() -> Mapping[str, Profile]:
     root = parse_section(SourceText(read_text(file), str(file)), IncludeChain(read_relative))
     problems = Problems()
     read = Entries(Section(keys)).read(resolve_root(root, os.environ), "", problems)
+    problems.raise_all()
     found = {}
     for name, values in read.items():
         assert isinstance(values, Values)

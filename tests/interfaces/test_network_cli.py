@@ -130,11 +130,12 @@ SAME = [
 def test_a_verb_says_the_same_wherever_its_engine_is(
     bench: Bench, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bench.engine.resume()
+    assert bench.engine.await_ready(patience())
     first = bench.engine.dead_letters()[0]
     words = line.replace(POSITION, str(first.position)).split()
     write_profiles(f'bench.address = "{bench.front.address}"')
     here = bench.ran(capsys, ("--data", str(bench.data)), *words)
-    assert bench.engine.await_ready(patience()) or words[0] == "pause"
     asked = len(bench.front.asked)
     there = bench.ran(capsys, ("--address", bench.front.address), *words)
     assert there == here

@@ -77,6 +77,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
+    - Forbidden                a token lacks the role, or the right to a table
+    - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
                                or it lagged behind by more than its limit
@@ -88,7 +90,6 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - BadAddress               not an address; InsecureAddress: a token would be sent in the open
   + ServingError             the server on the network
     - Unauthenticated          the caller has not proved who it is
-    - Forbidden                the caller may not do this
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
@@ -174,6 +175,7 @@ __all__ = [
     "NoKey",
     "NoRoom",
     "NoSecret",
+    "NotAvailable",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -925,6 +927,22 @@ class BadRequest(ControlError):
     )
 
 
+class Forbidden(ControlError):
+    """The role or the tables of the caller's token do not permit this."""
+
+    code = "control.forbidden"
+    exit_code = 5
+    remedy = "Use a token with the role, or the table, that the message names."
+
+
+class NotAvailable(ControlError):
+    """This version has no such call, or not the part that it needs."""
+
+    code = "control.not_available"
+    exit_code = 1
+    remedy = "The message names the part that is missing; a later version may have it."
+
+
 class InvalidConfiguration(ControlError):
     """The configuration has errors. All of them are reported together."""
 
@@ -967,14 +985,6 @@ class Unauthenticated(ServingError):
         "Give a token of this server: in the environment variable HEADRACE_TOKEN or"
         " HEADRACE_TOKEN_FILE, or in a profile."
     )
-
-
-class Forbidden(ServingError):
-    """The caller is known, and may not do this; or the request comes from another site."""
-
-    code = "serving.forbidden"
-    exit_code = 5
-    remedy = "Use a token with the role or tables that this needs."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

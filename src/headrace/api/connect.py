@@ -19,6 +19,7 @@ from headrace.errors import (
     Forbidden,
     HeadraceError,
     InvalidConfiguration,
+    NotAvailable,
     Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
@@ -172,6 +173,15 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     return _REFUSALS[code](text) if code in _REFUSALS else ControlError(text, status=code)
 
 
+def internal_error(error: BaseException) -> ControlError:
+    """Return the error for a mistake of ours, which the caller has logged."""
+    return ControlError(
+        f"Internal error ({type(error).__name__})",
+        remedy="Please report this, and include the end of logs/headrace.log in the data"
+        " directory.",
+    )
+
+
 def error_object(error: HeadraceError) -> dict[str, Any]:
     """Return an error as `--json` prints it; for a configuration, with all its errors."""
     shown: dict[str, Any] = {
@@ -209,6 +219,8 @@ def _made(shown: Mapping[str, Any]) -> HeadraceError:
 def _code(error: HeadraceError) -> str:
     if isinstance(error, UnknownPipeline | UnknownIndex):
         return "not_found"
+    if isinstance(error, NotAvailable):
+        return "unimplemented"
     if isinstance(error, UnknownTable):
         return "failed_precondition"
     if isinstance(error, Unauthenticated):

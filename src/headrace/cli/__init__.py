@@ -9,7 +9,9 @@ Begin with `main`, which adds every verb. Then read `common` and any one verb.
 
 ```
  main           the root command, and the exit code of each error
- common         shared by the verbs: options, formats of values, how an engine is found
+ common         shared by the verbs: options, formats of values, names, the data directory
+ connection     which running engine a verb talks to: of this machine, or on the network
+ profiles       engines on the network by name, and `profiles`, which lists them
  errors         how errors are printed, and the files that a verb writes
  signals        keys, Ctrl-C and signals, which all wake one wait
  init           `init`: a configuration file, made from the tables of a database

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from cryptography import x509
@@ -51,8 +51,6 @@ class Front:
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     allow_reuse_address = True
-    end_streams = server._Server.end_streams
-    streaming = server._Server.streaming
 
     def __init__(self, service: Any, context: ssl.SSLContext | None, tokens: Mapping[str, str]):
         self.service = service
@@ -63,6 +61,16 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         scheme = "http" if context is None else "https"
         self.front = Front(self.server_address[1], scheme)
+
+    def streaming(self, stream: Any, *, on: bool) -> None:
+        with self._lock:
+            (self._streams.add if on else self._streams.discard)(stream)
+
+    def end_streams(self) -> None:
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.close()
 
     def get_request(self) -> tuple[Any, Any]:
         found, where = super().get_request()
@@ -102,7 +110,12 @@ class _Handler(server._Handler):
 
 
 @contextmanager
-def front(service: Any, context: ssl.SSLContext | None = None, **tokens: str) -> Iterator[Front]:
+def front(
+    service: Any,
+    context: ssl.SSLContext | None = None,
+    *,
+    tokens: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Front]:
     """Serve the verbs of a service; `tokens` are the roles of the tokens, if any is needed."""
     made = _Server(service, context, tokens)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.005})

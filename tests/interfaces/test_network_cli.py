@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.support.shop import Market, await_that
 
 TOKEN = "t0ken-of-nobody"
 
+_AGE = re.compile(r" +\d+ (s|min)\b")
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -39,9 +42,10 @@ class Bench:
     def ran(
         self, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], *arguments: str
     ) -> tuple[int, str, str]:
-        """Run a command; in what it prints, the options that name the engine are one word."""
-        code, out, err = printed(capsys, *arguments, *options)
-        return code, *(text.replace(" ".join(options), "ENGINE") for text in (out, err))
+        """Run a command; in what it prints, neither its engine nor an age makes a difference."""
+        code, *texts = printed(capsys, *arguments, *options)
+        out, err = (_AGE.sub(" AGE", text.replace(" ".join(options), "ENGINE")) for text in texts)
+        return code, out, err
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +285,23 @@ def test_an_address_may_be_the_name_of_a_profile(
     assert printed(capsys, "health", *options)[0] == 0
 
 
+@pytest.mark.parametrize("option", ["--address", "--profile"])
+def test_an_empty_address_is_a_mistake_and_not_this_machine(
+    bench: Bench,
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "headrace-data").symlink_to(bench.data)
+    assert printed(capsys, "status")[0] == 0
+    for line in (["status", option, ""], [option, "", "status"]):
+        assert printed(capsys, *line)[0] == 2
+    # A variable that is set and empty is not set: it is how one is switched off.
+    monkeypatch.setenv("HEADRACE_ADDRESS", "")
+    assert printed(capsys, "status")[0] == 0
+
+
 @pytest.mark.parametrize("first", ["--address", "--profile"])
 @pytest.mark.parametrize("second", ["--data x", "--config x", "--set data=x", "--profile x"])
 def test_an_engine_is_named_in_one_way(
@@ -349,7 +370,7 @@ def test_completion_does_not_wait_for_a_network(
 @pytest.fixture
 def guarded(bench: Bench) -> Iterator[Front]:
     """The same engine, for those who have a token."""
-    with front(bench.service, **{TOKEN: "admin", "reader": "read"}) as served:
+    with front(bench.service, tokens={TOKEN: "admin", "reader": "read"}) as served:
         yield served
 
 
@@ -412,7 +433,7 @@ def test_a_profile_has_all_that_tls_needs(
     authority = Authority.made(tmp_path)
     context = served_with(authority.signed("engine", "localhost"), clients=authority.file)
     mine = authority.signed("me", "me.example")
-    with front(bench.service, context, **{TOKEN: "admin"}) as served:
+    with front(bench.service, context, tokens={TOKEN: "admin"}) as served:
         write_profiles(
             f'tls {{ address = "https://localhost:{served.port}", token = {TOKEN}, '
             f'ca = "{authority.file}", certificate = "{mine}", key = "{mine}" }}'

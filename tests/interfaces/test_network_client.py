@@ -109,14 +109,14 @@ def test_this_machine_is_its_loopback_address(host: str, here: bool) -> None:
 
 
 def test_a_token_is_sent_with_every_call() -> None:
-    with front(SERVICE, **{TOKEN: "read"}) as served:
+    with front(SERVICE, tokens={TOKEN: "read"}) as served:
         assert Control.at(served.address, token=TOKEN).status() == {"ready": True}
         assert served.asked[0][1]["Authorization"] == f"Bearer {TOKEN}"
         assert Control.at(served.address, token=TOKEN).address == served.address
 
 
 def test_without_a_right_token_a_call_is_refused() -> None:
-    with front(SERVICE, **{TOKEN: "read"}) as served:
+    with front(SERVICE, tokens={TOKEN: "read"}) as served:
         for token in (None, "another"):
             with pytest.raises(Unauthenticated, match="valid token") as caught:
                 Control.at(served.address, token=token).status()
@@ -141,17 +141,17 @@ def test_a_name_of_this_machine_that_leads_elsewhere_gets_no_token(
 ) -> None:
     # What `localhost` means is a setting of the machine.
     monkeypatch.setattr(network, "is_here", lambda host: host == "localhost")
-    with front(SERVICE, **{TOKEN: "read"}) as served:
+    with front(SERVICE, tokens={TOKEN: "read"}) as served:
         with pytest.raises(InsecureAddress, match=r"127\.0\.0\.1"):
             Control.at(f"http://localhost:{served.port}", token=TOKEN).status()
         assert served.asked == []
 
 
-@pytest.mark.parametrize("token", ["two words", "line\nbreak", "schlüssel", "\x00"])
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "schlüssel", "\x00"])
 def test_a_token_with_other_characters_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(BadAddress) as caught:
         Control.at("localhost", token=token)
-    assert token not in str(caught.value)
+    assert not token or token not in str(caught.value)
 
 
 # --- TLS ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_token_with_other_characters_is_refused_and_not_shown(token: str) -> N
 def test_an_engine_with_a_certificate_of_our_authority_is_reached(
     authority: Authority, ours: ssl.SSLContext
 ) -> None:
-    with front(SERVICE, ours, **{TOKEN: "read"}) as served:
+    with front(SERVICE, ours, tokens={TOKEN: "read"}) as served:
         for host in ("127.0.0.1", "localhost"):
             control = Control.at(f"https://{host}:{served.port}", token=TOKEN, ca=authority.file)
             assert control.status() == {"ready": True}
@@ -200,7 +200,8 @@ def test_a_server_that_asks_for_a_certificate_gets_ours(authority: Authority) ->
     with front(SERVICE, context) as served:
         known = Control.at(served.address, ca=authority.file, certificate=mine)
         assert known.status() == {"ready": True}
-        with pytest.raises(Unauthenticated, match="asks for a certificate") as caught:
+        # The refusal may be lost: who refuses closes the connection while we still send.
+        with pytest.raises((Unauthenticated, Unreachable)) as caught:
             Control.at(served.address, ca=authority.file).status()
         assert "certificate = FILE" in caught.value.remedy
 

@@ -94,9 +94,9 @@ def is_here(host: str) -> bool:
 
 def checked_token(address: Address, token: str) -> str:
     """Return a token that may be sent to this address; no message contains it."""
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise BadAddress(
-            "The token has characters that a token cannot have",
+            "The token is empty, or has characters that a token cannot have",
             remedy="Check the variable or the file that it comes from: it has one token, in one"
             " line.",
         )

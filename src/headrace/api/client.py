@@ -283,10 +283,14 @@ class _NetworkRoute:
             error, http.client.RemoteDisconnected
         ):
             return self._no_engine("it does not speak HTTP/1.1")
-        hint = "" if self._where.tls else " If it uses TLS, write https://."
+        hint = (
+            "If it asks for a certificate, give yours in a profile: certificate = FILE."
+            if self._where.tls
+            else "If it uses TLS, write https://."
+        )
         return Unreachable(
             f"The engine at {self._where} stopped, or the connection broke, before it answered",
-            remedy=f"Try again: headrace status says whether it runs.{hint}",
+            remedy=f"Try again: headrace status says whether it runs. {hint}",
         )
 
     def silent(self, seconds: float) -> NoAnswer:

@@ -45,6 +45,7 @@ ADDRESS_HELP = "Engine on the network: HOST:PORT, https://HOST:PORT or a profile
 PROFILE_HELP = "Engine on the network: a name that headrace profiles lists."
 
 _NAME = re.compile(r"[\w-]+")
+_NOWHERE = (None, None)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -67,9 +68,10 @@ class EngineChoice:
                 ("--profile", self.profile),
                 ("--data", self.data),
                 ("--config", self.config),
-                ("--set", self.sets),
+                ("--set", self.sets or None),
             )
-            if value
+            # Not `if value`: an empty address, of a variable that is not set, is a mistake.
+            if value is not None
         ]
         if len(given) > 1 and given[0] in ("--address", "--profile"):
             raise click.UsageError(
@@ -79,7 +81,7 @@ class EngineChoice:
     @property
     def on_network(self) -> bool:
         """Whether the engine is reached by an address."""
-        if self.address or self.profile:
+        if self.address is not None or self.profile is not None:
             return True
         return not (self.data or self.config or self.sets) and bool(os.environ.get(ADDRESS))
 
@@ -109,9 +111,9 @@ class EngineChoice:
 
     def again(self) -> tuple[str, ...]:
         """Return the options with which the next command selects the same engine."""
-        if self.address:
+        if self.address is not None:
             return ("--address", self.address)
-        if self.profile:
+        if self.profile is not None:
             return ("--profile", self.profile)
         return same_engine(self.config, self.sets, self.data)
 
@@ -122,11 +124,11 @@ class EngineChoice:
         return confirmed(f"{question} at {self._chosen().address}?")
 
     def _chosen(self) -> Profile:
-        if self.profile:
+        if self.profile is not None:
             return profile_named(self.profile)
         from headrace.api.address import Address
 
-        text = self.address or os.environ[ADDRESS]
+        text = os.environ[ADDRESS] if self.address is None else self.address
         if _NAME.fullmatch(text) and text in (known := read_profiles()):
             return known[text]
         return Profile("", str(Address.parse(text)))
@@ -165,9 +167,9 @@ def running_engine(command: _Command) -> Callable[..., Any]:
     ) -> Any:
         before = before_command(click.get_current_context())
         given = (address, profile)
-        if any(before) and any(given):
+        if before != _NOWHERE and given != _NOWHERE:
             raise click.UsageError("Name the engine once, before or after the command.")
-        chosen = before if any(before) else given
+        chosen = given if before == _NOWHERE else before
         return command(engine=EngineChoice(config, sets, data, *chosen), **others)
 
     return engine_options(address_options(with_engine))
@@ -188,8 +190,8 @@ def before_command(context: click.Context) -> tuple[str | None, str | None]:
 def refuse_address(context: click.Context) -> None:
     """Refuse an address before a command that works with the files of this machine."""
     given = before_command(context)
-    if any(given) and not _takes_address(context.command, context.invoked_subcommand):
-        option = "--address" if given[0] else "--profile"
+    if given != _NOWHERE and not _takes_address(context.command, context.invoked_subcommand):
+        option = "--profile" if given[0] is None else "--address"
         raise click.UsageError(not_remote(f"headrace {context.invoked_subcommand}", option))
 
 

@@ -27,7 +27,7 @@ from tests.support.shop import Market, await_that
 
 TOKEN = "t0ken-of-nobody"
 
-_AGE = re.compile(r" +\d+ (s|min)\b")
+_AGE = re.compile(r"[ (]+\d+ (s|min)\b")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
+    - TooManyRows              more than one answer may have
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
     - UnsentColumn             a step reads a column that an update may leave out
@@ -78,6 +79,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - Forbidden                a token lacks the role, or the right to a table
+    - NotConfirmed             a call that cannot be undone was not confirmed
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -90,6 +92,10 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - BadAddress               not an address; InsecureAddress: a token would be sent in the open
   + ServingError             the server on the network
     - Unauthenticated          the caller has not proved who it is
+    - LimitReached             a request is too large, or too many are open
+    - RequestTimeout           a request was sent too slowly
+    - PortTaken                a port of the server cannot be opened; it is tried again
+    - ServerFailed             the server's process ended; it is started again
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
@@ -165,6 +171,7 @@ __all__ = [
     "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
+    "LimitReached",
     "Locked",
     "LostLog",
     "MissingKey",
@@ -176,6 +183,7 @@ __all__ = [
     "NoRoom",
     "NoSecret",
     "NotAvailable",
+    "NotConfirmed",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -186,18 +194,21 @@ __all__ = [
     "OtherSource",
     "Outdated",
     "PipelineError",
+    "PortTaken",
     "PositionExpired",
     "PublicationRefused",
     "ReaderTaken",
     "RecorderFailed",
     "RecordsRefused",
     "Reopening",
+    "RequestTimeout",
     "RowFailed",
     "RowRefused",
     "RowsGivenUp",
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
+    "ServerFailed",
     "ServerRefused",
     "ServingError",
     "SetAside",
@@ -935,6 +946,14 @@ class Forbidden(ControlError):
     remedy = "Use a token with the role, or the table, that the message names."
 
 
+class NotConfirmed(ControlError):
+    """A call that cannot be undone was not confirmed."""
+
+    code = "control.not_confirmed"
+    exit_code = 3
+    remedy = "Set confirm to true if this is what you want; dry_run shows what would happen."
+
+
 class NotAvailable(ControlError):
     """This version has no such call, or not the part that it needs."""
 
@@ -982,9 +1001,41 @@ class Unauthenticated(ServingError):
     code = "serving.unauthenticated"
     exit_code = 5
     remedy = (
-        "Give a token of this server: in the environment variable HEADRACE_TOKEN or"
-        " HEADRACE_TOKEN_FILE, or in a profile."
+        "Give a token of this server in a profile, or in the environment variable HEADRACE_TOKEN"
+        " or HEADRACE_TOKEN_FILE. headrace token new NAME makes one."
     )
+
+
+class LimitReached(ServingError):
+    """A request is larger than allowed, or too many are open. Nothing was done."""
+
+    code = "serving.limit_reached"
+    exit_code = 4
+    remedy = "Send less, or try again later. Or raise the limit in the section server.limits."
+
+
+class RequestTimeout(ServingError):
+    """A request was sent more slowly than allowed. Nothing was done."""
+
+    code = "serving.request_timeout"
+    exit_code = 4
+    remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
+
+
+class PortTaken(ServingError):
+    """A port of the server cannot be opened. The engine runs, and the port is tried again."""
+
+    code = "serving.port_taken"
+    exit_code = 4
+    remedy = "Stop the other process, or choose another port in the section server."
+
+
+class ServerFailed(ServingError):
+    """The process that serves the network ended. The engine runs, and starts it again."""
+
+    code = "serving.server_failed"
+    exit_code = 4
+    remedy = "See logs/server.log in the data directory for the reason."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------
@@ -1044,6 +1095,14 @@ class FellBehind(TableError):
 
     code = "tables.fell_behind"
     remedy = "Read the table again with changes(start='rows'), and do slow work in another thread."
+
+
+class TooManyRows(TableError):
+    """More rows, or keys, than one answer of a query may have."""
+
+    code = "tables.too_many_rows"
+    exit_code = 2
+    remedy = "Ask for fewer: with a limit, with fewer keys at a time, or page by page (ListRows)."
 
 
 class PipelineError(HeadraceError):

@@ -16,10 +16,15 @@ from typing import Any, Protocol
 from headrace.errors import (
     BadRequest,
     ControlError,
+    FellBehind,
     Forbidden,
     HeadraceError,
     InvalidConfiguration,
+    LimitReached,
     NotAvailable,
+    NotUnique,
+    RequestTimeout,
+    TooManyRows,
     Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
@@ -50,9 +55,11 @@ _STATUS = {
     "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
+    "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
+    "deadline_exceeded": 504,
 }
 _REFUSALS: Mapping[str, type[HeadraceError]] = {
     "unauthenticated": Unauthenticated,
@@ -221,10 +228,14 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, NotAvailable):
         return "unimplemented"
-    if isinstance(error, UnknownTable):
+    if isinstance(error, UnknownTable | NotUnique):
         return "failed_precondition"
     if isinstance(error, Unauthenticated):
         return "unauthenticated"
+    if isinstance(error, RequestTimeout):
+        return "deadline_exceeded"
+    if isinstance(error, FellBehind | LimitReached | TooManyRows):
+        return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from headrace.api import connect, table_reads
+from headrace.api import connect
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
 from headrace.errors import BadRequest, Forbidden, HeadraceError, NotAvailable
 from headrace.observe.logs import logger
@@ -74,11 +74,15 @@ class Services:
     """The services of one engine. Safe to call from several threads."""
 
     def __init__(self, engine: Engine, control: ControlService) -> None:
+        # Imported here: the process of the server needs `Caller` alone, and no engine.
+        from headrace.api.oam import OAMCalls
+        from headrace.api.queries import QueryCalls
+
         self._engine = engine
         self._control = control
-        # By path. Each part adds what it answers: `self._unary |= part.unary`.
-        self._unary: dict[str, UnaryCall] = {}
-        self._streams: dict[str, StreamCall] = {}
+        oam, queries = OAMCalls(engine, control), QueryCalls(engine, control)
+        self._unary: dict[str, UnaryCall] = {**oam.unary, **queries.unary}
+        self._streams: dict[str, StreamCall] = {**oam.streams, **queries.streams}
 
     def call(self, path: str, body: bytes, caller: Caller) -> bytes:
         """Answer a call with one message; raises `HeadraceError`."""
@@ -124,6 +128,9 @@ class Services:
             return
         pipeline, table = fields.get("pipeline"), fields.get("table")
         if table is None and method.name in _OF_TARGETS and isinstance(pipeline, str):
+            # Imported here: the process of the server needs `Caller` alone, and no Arrow.
+            from headrace.api import table_reads
+
             target = self._engine.target(pipeline)
             table, _ = table_reads.table_of(pipeline, target, None)
         if not isinstance(table, str):
@@ -177,7 +184,9 @@ def _unknown(message: Message) -> Iterator[int]:
     for each in UnknownFieldSet(message):
         yield each.field_number
     for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
+        kind = field.message_type
+        # Google's own messages, the values of rows and keys, are not ours to extend.
+        if kind is None or kind.full_name.startswith("google.") or kind.GetOptions().map_entry:
             continue
         for inner in value if field.is_repeated else (value,):
             yield from _unknown(inner)

@@ -129,6 +129,8 @@ def remarks(
     if (down := report.get("spark_down_seconds")) is not None:
         since = _moment(time.time() - down)
         yield Remark(f"Spark is not running, or does not answer, since {since}")
+    if (server := report.get("server")) is not None:
+        yield from _of_server(server)
     for each in report.get("observers", ()):
         if each["dropped"] or each["errors"]:
             yield Remark(_observer_text(each))
@@ -148,6 +150,15 @@ def remarks(
                 yield Remark(f"{at.astimezone():%H:%M:%S} {name}", notice["message"])
     for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
+
+
+def _of_server(server: Mapping[str, Any]) -> Iterator[Remark]:
+    """Yield what keeps the server from serving, with since when."""
+    if server["reason"] and server["state"] not in ("stopping", "stopped"):
+        what = "gRPC" if server["state"] == "serving" else "the server"
+        state = "is not served" if server["state"] == "serving" else state_phrase(server["state"])
+        since = f" since {_moment(server['since'])}"
+        yield _remark(f"{what} {state}{since}", server["reason"], server["error"])
 
 
 def state_text(pipeline: Mapping[str, Any]) -> str:
@@ -473,6 +484,8 @@ def ready_line(report: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     since = f"pid {report['pid']}, up {time_text(report['seconds'])}"
+    if (server := report.get("server")) is not None and server["state"] == "serving":
+        since += f", serving on {server['http']}"
     if report["ready"]:
         return Text(f"✓ ready ({since})", "green")
     if report["phase"] != "running":

@@ -21,6 +21,7 @@ from headrace.config.schema import (
     Integer,
     Key,
     ListOf,
+    Reference,
     Section,
     Size,
     Text,
@@ -340,6 +341,95 @@ _SECRETS = (
     ),
 )
 
+_TLS = (
+    Key(
+        "cert",
+        FilePath('"server.pem"'),
+        "The certificate, with those between it and the root.",
+        required=True,
+    ),
+    Key("key", FilePath('"server.key"'), "Its key, readable by its owner alone.", required=True),
+    Key(
+        "client_ca",
+        FilePath('"clients.pem"'),
+        "The authorities whose certificates callers must have (default: callers need none).",
+    ),
+)
+
+_TOKEN = (
+    Key(
+        "role",
+        Choice(("read", "operate", "admin")),
+        "What its holder may do: read; also pause, reload and replay; also reset, purge and apply.",
+        required=True,
+    ),
+    Key("hash", Text('"sha256:…"'), "The hash of the token."),
+    Key("token", Reference(), "The token itself, as a reference to where it is."),
+    Key("certificate", Text("ingest"), "Instead of a token: the common name of a certificate."),
+    Key(
+        "tables",
+        ListOf(Text(), example='["public.orders"]'),
+        "The tables whose rows its holder may see: names or patterns (default: all).",
+        default=[],
+    ),
+    Key("expires", Text("2027-12-31"), "The day, or time, from which it is not valid any more."),
+)
+
+_SERVER_LIMITS = (
+    Key("largest_request", Size(1), "Maximum size of a request.", default="4MiB"),
+    Key("largest_head", Size(1), "Maximum size of the headers of a request.", default="64KiB"),
+    Key("connections", Integer(1), "Maximum number of connections.", default=2000),
+    Key("open_requests", Integer(1), "Maximum number of requests that wait.", default=1000),
+    Key("streams_per_token", Integer(1), "Maximum number of streams of a caller.", default=1000),
+    Key("head_timeout", Duration("10ms"), "How long headers may take to come.", default="10s"),
+    Key("body_timeout", Duration("10ms"), "How long a request may take to come.", default="30s"),
+    Key(
+        "stalled_timeout",
+        Duration("10ms"),
+        "How long a reader may take nothing before it is disconnected.",
+        default="30s",
+    ),
+    Key("idle_timeout", Duration("1s"), "How long an idle connection is kept.", default="75s"),
+    Key(
+        "session_timeout",
+        Duration("1m"),
+        "How long a login at the console lasts.",
+        default="12h",
+    ),
+)
+
+_SERVER = (
+    Key(
+        "host",
+        Text('"0.0.0.0"'),
+        "The address to listen on. One that other machines can reach needs `tls` and `tokens`.",
+        default="127.0.0.1",
+    ),
+    Key(
+        "http_port",
+        Integer(0, 65535),
+        "The port of the console, the services, health and metrics; 0 for any that is free.",
+        default=4080,
+    ),
+    Key("grpc_port", Integer(0, 65535), "The port for gRPC; 0 for any that is free.", default=4081),
+    Key(
+        "hosts",
+        ListOf(Text(), example='["headrace.example.com"]'),
+        "More names by which it is called, such as that of a proxy in front of it.",
+        default=[],
+    ),
+    Key("tls", Section(_TLS), "The files of TLS (default: no TLS)."),
+    Key("tokens", Entries(Section(_TOKEN), "NAME"), "Who may call, by name.", default={}),
+    Key(
+        "insecure",
+        Boolean(),
+        "Serve other machines without TLS or without tokens.",
+        default=False,
+    ),
+    Key("compat", Choice(("laredo",)), "Serve the clients of Laredo, too."),
+    Key("limits", Section(_SERVER_LIMITS), "What callers may use up.", default={}),
+)
+
 KEYS = (
     Key("service", Text("shop"), "The name of this deployment; the Spark UI shows it."),
     Key(
@@ -364,6 +454,12 @@ KEYS = (
         Entries(PartOf(OBSERVERS), "ID"),
         "Who takes the [events](../guides/events.md) of the engine, by id.",
         default={},
+    ),
+    Key(
+        "server",
+        Section(_SERVER),
+        "The engine on the network: console, services, health, metrics (default: none). Without"
+        " keys, `server {}`, it serves this machine.",
     ),
     Key("shutdown", Section(_SHUTDOWN), "The end of the engine.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),

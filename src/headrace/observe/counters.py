@@ -229,6 +229,14 @@ class BatchTimes:
     flushed: float
     computed: float
     applied: float
+    changes: int = 0
+    """Changes in the batch, before filters."""
+
+    seconds: float = 0.0
+    """From reading the log to the end of the target's write."""
+
+    way: str = ""
+    """How its tables were computed: `direct`, `job`, or `both`; empty if none had to be."""
 
 
 class Hops:
@@ -244,6 +252,11 @@ class Hops:
         self._totals.observe(sample.applied - sample.committed)
         with self._lock:
             self._samples.append(sample)
+
+    def samples(self) -> tuple[BatchTimes, ...]:
+        """Return the last batches, the newest last."""
+        with self._lock:
+            return tuple(self._samples)
 
     def totals(self) -> Distribution:
         """Return how old, in seconds, the oldest change of each batch was when it was applied."""
@@ -361,6 +374,17 @@ class DeliveryReport:
                 self.counters.add(table, OperationCounts(dead_letters=count))
                 self._emit(DeadLettersWritten(self._pipeline, table, count, self._wall()))
 
-    def hop(self, committed: float, captured: float, flushed: float, computed: float) -> None:
+    def hop(
+        self,
+        committed: float,
+        captured: float,
+        flushed: float,
+        computed: float,
+        *,
+        changes: int,
+        seconds: float = 0.0,
+        way: str = "",
+    ) -> None:
         """Measure the hops of a batch that was applied just now."""
-        self.hops.add(BatchTimes(committed, captured, flushed, computed, self._wall()))
+        times = (committed, captured, flushed, computed, self._wall())
+        self.hops.add(BatchTimes(*times, changes, seconds, way))

@@ -21,7 +21,7 @@ protocols below. The engine looks for their methods, never for the class of a ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.tables import Row
+    from headrace.tables.version import TableVersion
     from headrace.targets.memory import ChangeReader
 
 BaselineId = int
@@ -387,8 +388,12 @@ class ReadableTable(Protocol):
     @property
     def key(self) -> tuple[str, ...]: ...
     @property
+    def indexes(self) -> Mapping[str, Sequence[str]]: ...
+    @property
     def position(self) -> Position: ...
     def columns_of(self, index: str | None) -> tuple[str, ...]: ...
+    def index_number(self, index: str | None) -> int: ...
+    def version(self) -> TableVersion: ...
     def get(self, *key: object) -> Row | None: ...
     def lookup(self, *values: object) -> Row | None: ...
     def lookup_all(self, index: str, *values: object) -> list[Row]: ...

@@ -7,8 +7,6 @@ client does, no process is needed.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socketserver
 import ssl
 import threading
@@ -19,13 +17,9 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from headrace.api import connect, server
 from headrace.errors import Forbidden, Unauthenticated
+from tests.server.certificates import Files
 
 CHANGING = frozenset({"Pause", "Resume", "Reload", "Reset", "Apply", "PurgeDeadLetters"})
 
@@ -134,105 +128,11 @@ def service_of(**verbs: Callable[[Mapping[str, Any]], Any]) -> Any:
     return SimpleNamespace(unary=verbs, streams={})
 
 
-# --- certificates ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Authority:
-    """An authority of our own, which signs certificates."""
-
-    folder: Path
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "authority.pem"
-
-    @classmethod
-    def made(cls, folder: Path) -> Authority:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "our authority")])
-        certificate = (
-            _begun(name, name, key, datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_usage(signs=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .sign(key, hashes.SHA256())
-        )
-        made = cls(folder, key, certificate)
-        made.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return made
-
-    def signed(
-        self, name: str, *hosts: str, left: datetime.timedelta = datetime.timedelta(days=1)
-    ) -> Path:
-        """Return a file with a certificate for these hosts, and its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        certificate = (
-            _begun(subject, self.certificate.subject, key, left)
-            .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), False)
-            .add_extension(authority, False)
-            .sign(self.key, hashes.SHA256())
-        )
-        file = self.folder / f"{name}.pem"
-        file.write_bytes(
-            certificate.public_bytes(serialization.Encoding.PEM)
-            + key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return file
-
-
-def served_with(file: Path, clients: Path | None = None) -> ssl.SSLContext:
+def served_with(files: Files, clients: Path | None = None) -> ssl.SSLContext:
     """Return what a server needs for TLS; with `clients`, it asks for certificates of theirs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
+    context.load_cert_chain(files.cert, files.key)
     if clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(clients)
     return context
-
-
-def _begun(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    left: datetime.timedelta,
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=10))
-        .not_valid_after(now + left)
-    )
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

@@ -20,7 +20,8 @@ from headrace.engine.engine import Engine
 from headrace.errors import Unreachable
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import printed
-from tests.interfaces.network_front import Authority, Front, front, served_with
+from tests.interfaces.network_front import Front, front, served_with
+from tests.server.certificates import Authority
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import Market, await_that
@@ -430,13 +431,13 @@ def test_the_token_of_a_profile_goes_to_its_engine_only(
 def test_a_profile_has_all_that_tls_needs(
     bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    authority = Authority.made(tmp_path)
-    context = served_with(authority.signed("engine", "localhost"), clients=authority.file)
-    mine = authority.signed("me", "me.example")
+    authority = Authority(tmp_path)
+    context = served_with(authority.sign("engine"), clients=authority.cert)
+    mine = authority.sign("me", client=True)
     with front(bench.service, context, tokens={TOKEN: "admin"}) as served:
         write_profiles(
             f'tls {{ address = "https://localhost:{served.port}", token = {TOKEN}, '
-            f'ca = "{authority.file}", certificate = "{mine}", key = "{mine}" }}'
+            f'ca = "{authority.cert}", certificate = "{mine.cert}", key = "{mine.key}" }}'
         )
         assert printed(capsys, "status", "--profile", "tls")[0] == 0
         code, out, _ = printed(

@@ -154,5 +154,5 @@ def test_the_port_of_grpc_is_told_from_that_of_http(
     here: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = printed(capsys, "status", "--address", here.server.info.grpc)
-    assert code != 0
-    assert "Internal error" not in err
+    assert code == 4
+    assert "that this is its HTTP port" in err

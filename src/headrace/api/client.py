@@ -290,7 +290,7 @@ class _NetworkRoute:
         )
         return Unreachable(
             f"The engine at {self._where} stopped, or the connection broke, before it answered",
-            remedy=f"Try again: headrace status says whether it runs. {hint}",
+            remedy=f"Check that it runs, and that this is its HTTP port. {hint}",
         )
 
     def silent(self, seconds: float) -> NoAnswer:

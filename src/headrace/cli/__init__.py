@@ -22,7 +22,7 @@ Begin with `main`, which adds every verb. Then read `common` and any one verb.
  run            `run`: an engine from a configuration, in the foreground
  status         `status` and `top`: the status of every pipeline of a running engine
  control        `apply`, `explain`, `pause`, `resume`, `reload`, `reset`: commands
- query          `query` and `watch`: rows in an engine's memory, and their changes
+ query          `query`, `schema` and `watch`: rows in an engine's memory, and their changes
  log            `log`: the contents of the log of each source
  log_read       `log read`: the changes of a table between two positions of the log
  log_formats    changes of the log as lines of JSON, and as one Parquet file

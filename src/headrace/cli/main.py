@@ -31,7 +31,7 @@ from headrace.cli.health import health, metrics
 from headrace.cli.init import init
 from headrace.cli.log import log
 from headrace.cli.profiles import profiles
-from headrace.cli.query import query, watch
+from headrace.cli.query import query, schema, watch
 from headrace.cli.replay import replay
 from headrace.cli.run import run as run_command
 from headrace.cli.sqlite import sqlite
@@ -118,6 +118,7 @@ headrace.add_command(reload)
 headrace.add_command(reset)
 headrace.add_command(resume)
 headrace.add_command(run_command)
+headrace.add_command(schema)
 headrace.add_command(sqlite)
 headrace.add_command(status)
 headrace.add_command(teardown)

@@ -1,8 +1,9 @@
 """
-`headrace query` and `headrace watch`: rows in a running engine's memory, and their changes.
+`headrace query`, `schema` and `watch`: rows in a running engine's memory, and their changes.
 
-`watch` prints the changes of a table as they become visible. Values are row data: nothing in them
-may move the cursor of a terminal or be taken for markup.
+`schema` shows the columns, and by what rows are found. `watch` prints the changes of a table as
+they become visible. Values are row data: nothing in them may move the cursor of a terminal or be
+taken for markup.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from headrace.cli import errors
 from headrace.cli.common import (
     caution,
     json_option,
+    one_of,
     output_console,
     printable,
     value_text,
 )
 from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
-from headrace.errors import NoEngine, NotRunning, UnknownPipeline, UnknownTable
+from headrace.errors import BadRequest, NoEngine, NotRunning, UnknownPipeline, UnknownTable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -160,6 +162,59 @@ def _many(
         output_console().print(row_table(columns, shown))
     click.echo(f"{len(shown):,} row{'' if len(shown) == 1 else 's'}", err=True)
     return len(found)
+
+
+# --- `headrace schema` ----------------------------------------------------------------------------
+
+
+@click.command(short_help="Show the columns of a table in memory.")
+@click.argument("pipeline", shell_complete=pipeline_names)
+@running_engine
+@click.option("--table", metavar="TABLE", help="Only this table, if the pipeline has several.")
+@json_option
+def schema(pipeline: str, engine: EngineChoice, table: str | None, as_json: bool) -> None:
+    """
+    Show the columns of PIPELINE's rows, their types, and by what headrace query finds rows.
+
+    Its target must be in memory. With --json each line is a table.
+    """
+    answer = engine.reach().call("Tables", pipeline=pipeline)
+    if not answer["readable"]:
+        raise BadRequest(
+            f"The target of pipeline {pipeline} cannot be queried",
+            remedy="Look at the columns where the target stores them; headrace status shows its"
+            " type.",
+        )
+    names = [each["table"] for each in answer["tables"]]
+    if table is not None and table not in names:
+        raise UnknownPipeline(f"Pipeline {pipeline} has no table {table}", remedy=one_of(names))
+    for number, each in enumerate(answer["tables"]):
+        if table not in (None, each["table"]):
+            continue
+        if as_json:
+            click.echo(json.dumps(each, ensure_ascii=False))
+            continue
+        if number and table is None:
+            click.echo()
+        output_console().print(_schema_view(each))
+
+
+def _schema_view(table: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    found_by = {"--key": table["key"], "--lookup": table["lookup"]}
+    found_by |= {f"--index {name}": columns for name, columns in table["indexes"].items()}
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    shown.add_column(Text(f"COLUMN OF {printable(table['table'])}"), overflow="fold")
+    shown.add_column("TYPE", no_wrap=True)
+    shown.add_column("FOUND BY", overflow="fold")
+    for column in table["columns"]:
+        options = [option for option, columns in found_by.items() if column["name"] in columns]
+        shown.add_row(
+            Text(printable(column["name"])), column["type"], Text(printable(", ".join(options)))
+        )
+    return shown
 
 
 # --- the view of rows and changes -----------------------------------------------------------------

@@ -7,6 +7,7 @@ client does, no process is needed.
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import ssl
 import threading
@@ -120,6 +121,23 @@ def front(
         made.shutdown()
         made.server_close()
         made.end_streams()
+        thread.join()
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """Answer one connection with these bytes, whatever is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            found, _ = listening.accept()
+            with found:
+                found.recv(65_536)
+                found.sendall(data)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread.join()
 
 

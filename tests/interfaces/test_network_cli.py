@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace.api.connect import envelope
 from headrace.api.handlers import Apply, ControlService, Verb
 from headrace.api.server import serve
 from headrace.cli import main, status
@@ -20,7 +21,7 @@ from headrace.engine.engine import Engine
 from headrace.errors import Unreachable
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import printed
-from tests.interfaces.network_front import Front, front, served_with
+from tests.interfaces.network_front import Front, answering, front, served_with
 from tests.server.certificates import Authority
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -195,6 +196,16 @@ def test_a_wait_goes_on_until_the_engine_is_reached() -> None:
         return dict(found)
 
     assert status._awaited(asked, patience()) == {"ready": True}
+
+
+def test_a_watch_whose_connection_breaks_does_not_say_that_the_engine_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/connect+json\r\n\r\n"
+    with answering(head + envelope({"ready": True})) as address:
+        code, out, err = printed(capsys, "watch", "orders", "--rows", "--address", address)
+    assert (code, out) == (3, "")
+    assert err.startswith(f"The engine at {address} stopped, or the connection broke")
 
 
 def test_a_purge_on_the_network_is_the_engines(

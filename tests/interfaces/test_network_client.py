@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,7 @@ from headrace.errors import (
     UnknownPipeline,
     Unreachable,
 )
-from tests.interfaces.network_front import front, served_with, service_of
+from tests.interfaces.network_front import answering, front, served_with, service_of
 from tests.server.certificates import Authority
 
 TOKEN = "t0ken-of-nobody"
@@ -230,23 +227,6 @@ def test_plain_and_encrypted_are_told_apart(authority: Authority, ours: ssl.SSLC
 
 
 # --- what else may go wrong -----------------------------------------------------------------------
-
-
-@contextmanager
-def answering(data: bytes) -> Iterator[str]:
-    """Answer one connection with these bytes, whatever is asked."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer() -> None:
-            found, _ = listening.accept()
-            with found:
-                found.recv(65_536)
-                found.sendall(data)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
 
 
 def http(status: str, body: str, kind: str = "text/html") -> bytes:

@@ -26,7 +26,14 @@ from headrace.cli.common import (
 )
 from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
-from headrace.errors import BadRequest, NoEngine, NotRunning, UnknownPipeline, UnknownTable
+from headrace.errors import (
+    BadRequest,
+    NoEngine,
+    NotRunning,
+    UnknownPipeline,
+    UnknownTable,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -342,6 +349,10 @@ def watch(
                 )
     except KeyboardInterrupt:
         return errors.DONE
+    except Unreachable as error:
+        # Whether the engine stopped or only the connection broke cannot be known here.
+        click.echo(f"{error.message}.", err=True)
+        return NOT_READY
     except (NoEngine, NotRunning):
         click.echo("The engine stopped.", err=True)
         return NOT_READY

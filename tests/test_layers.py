@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
     "api": _API,
-    "server": _API | {"api"},
+    "console": set(),
+    "server": _API | {"api", "console"},
     "cli": _API | {"api", "embedded", "server"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
@@ -216,6 +217,10 @@ def loaded_by(statement: str) -> set[str]:
         (
             "import headrace.config.load, headrace.engine.from_config",
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
+        ),
+        (
+            "import headrace.server.settings, headrace.server.tls, headrace.cli.token",
+            {"google.protobuf", "pyarrow", "grpc", "uvicorn"},
         ),
         (
             "import headrace.server.security, headrace.server.tls",

@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.api.services import Caller
 from headrace.server.answers import Answers
-from headrace.server.application import Application, Page
+from headrace.server.application import Application, ConsolePage
 from headrace.server.audit import AuditEntry
-from headrace.server.channel import Channel, Frame, Kind, State, framed, read
+from headrace.server.channel import EngineReport, FrameChannel, FrameKind, ServerFrame, framed, read
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
@@ -72,7 +72,9 @@ class Messages:
 class Joined:
     """The child's side on this loop; the engine's on a thread."""
 
-    def __init__(self, services: StandIn, settings: ServerSettings, pages: Mapping[str, Page]):
+    def __init__(
+        self, services: StandIn, settings: ServerSettings, pages: Mapping[str, ConsolePage]
+    ):
         self.services = services
         self.settings = settings
         self.audited: list[AuditEntry] = []
@@ -85,31 +87,31 @@ class Joined:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        ours: list[Channel] = []
+        ours: list[FrameChannel] = []
         for protocol in (self.link.calls, self.link.bulk):
             engine, child = socket.socketpair()
             child.setblocking(False)
-            ours.append(Channel(engine))
+            ours.append(FrameChannel(engine))
             await loop.create_connection(lambda found=protocol: found, sock=child)  # type: ignore[misc]
         self.calls, self.bulk = ours
         self.answers = Answers(self.services, self.audited.extend, *ours)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._answer, daemon=True)
         self._thread.start()
-        self.tell(State("running", READY))
+        self.report(EngineReport("running", READY))
         await self.until(lambda: self.link.state.phase == "running")
 
     def _answer(self) -> None:
         while (frames := self.calls.receive(0.05)) is not None:
             self.answers.take(self._without_audit(frames))
 
-    def _without_audit(self, frames: list[Frame]) -> list[Frame]:
+    def _without_audit(self, frames: list[ServerFrame]) -> list[ServerFrame]:
         for frame in frames:
-            if frame.kind == Kind.AUDIT:
+            if frame.kind == FrameKind.AUDIT:
                 self.audited += read(frame.body, list[AuditEntry])
-        return [frame for frame in frames if frame.kind != Kind.AUDIT]
+        return [frame for frame in frames if frame.kind != FrameKind.AUDIT]
 
-    def tell(self, state: State) -> None:
-        self.calls.send(framed(Kind.STATE, body=state))
+    def report(self, state: EngineReport) -> None:
+        self.calls.send(framed(FrameKind.STATE, body=state))
 
     async def until(self, seen: Callable[[], object]) -> None:
         """Wait until something is seen."""
@@ -133,7 +135,7 @@ class Joined:
         **headers: str,
     ) -> Exchange:
         """Send a request, and wait for the whole answer."""
-        exchange = self.begin(path, body, kind, method=method, **headers)
+        exchange = self.begin(path, body, kind, method=method, part=False, **headers)
         async with asyncio.timeout(patience()):
             await exchange.task
         return exchange
@@ -145,9 +147,10 @@ class Joined:
         kind: str = "application/json",
         *,
         method: str = "POST",
+        part: bool = False,
         **headers: str,
     ) -> Exchange:
-        """Send a request."""
+        """Send a request; with `part`, `body` is not all of its body."""
         named = {"host": "localhost:4080", "content-type": kind}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}
         where, _, query = path.partition("?")
@@ -159,13 +162,15 @@ class Joined:
             "headers": [(name.encode(), value.encode()) for name, value in named.items()],
             "client": ("127.0.0.1", 50_000),
         }
-        return Exchange(self.application, scope, body)
+        return Exchange(self.application, scope, body, part=part)
 
 
 class Exchange:
     """One request and what comes back; the reader may take nothing, or leave."""
 
-    def __init__(self, application: Application, scope: dict[str, Any], body: bytes) -> None:
+    def __init__(
+        self, application: Application, scope: dict[str, Any], body: bytes, *, part: bool
+    ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -177,12 +182,19 @@ class Exchange:
         self.takes.set()
         self._left = asyncio.Event()
         self._request: list[bytes] = [body]
-        scope["extensions"] = {"abort": self.aborted.set, "certificate": None}
+        self.certificate: str | None = None
+        self.is_whole = not part
+        self.abort = self.aborted.set
+        scope["extensions"] = {"connection": self}
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         if self._request:
-            return {"type": "http.request", "body": self._request.pop(), "more_body": False}
+            return {
+                "type": "http.request",
+                "body": self._request.pop(),
+                "more_body": not self.is_whole,
+            }
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -194,6 +206,10 @@ class Exchange:
         await self.takes.wait()
         self.body += message["body"]
         self.over = not message["more_body"]
+
+    @property
+    def is_free(self) -> bool:
+        return self.takes.is_set()
 
     def leave(self) -> None:
         """Be a reader who leaves."""
@@ -219,7 +235,7 @@ class Exchange:
 def joined(
     test: Callable[[Joined], Awaitable[None]],
     settings: ServerSettings | None = None,
-    pages: Mapping[str, Page] | None = None,
+    pages: Mapping[str, ConsolePage] | None = None,
 ) -> None:
     """Run a test with both sides."""
 

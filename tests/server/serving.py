@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from headrace.engine.engine import Engine
-from headrace.server.network import Server, serve
+from headrace.server.network import NetworkServer, serve
 from headrace.server.supervisor import ServerInfo
 from headrace.targets.memory import memory
 from tests.support.patience import patience
@@ -27,7 +27,7 @@ QUERY = "/headrace.v1.QueryService/"
 class Served:
     """A shop, its engine, and the server of that."""
 
-    def __init__(self, shop: Shop, engine: Engine, server: Server, **client: Any) -> None:
+    def __init__(self, shop: Shop, engine: Engine, server: NetworkServer, **client: Any) -> None:
         self.shop = shop
         self.engine = engine
         self.server = server
@@ -67,7 +67,7 @@ def served(
     shop.close()
 
 
-def await_child(server: Server, what: Callable[[ServerInfo], bool], data: Path) -> None:
+def await_child(server: NetworkServer, what: Callable[[ServerInfo], bool], data: Path) -> None:
     """Wait for something observed about a server, unless its child fails again and again."""
     first = server.info.restarts
     server._supervisor.await_that(lambda info: what(info) or info.restarts > first + 3, patience())

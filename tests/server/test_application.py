@@ -14,7 +14,7 @@ import pytest
 from headrace.api.services import Caller
 from headrace.errors import NotRunning, UnknownPipeline
 from headrace.server.application import pages
-from headrace.server.channel import Drain, Kind, State, framed
+from headrace.server.channel import Drain, EngineReport, FrameKind, framed
 from headrace.server.settings import ServerLimits, ServerSettings, settings_of, token_hash
 from headrace.v1 import oam_pb2
 from tests.server.joined import READY, Exchange, Joined, Messages, joined
@@ -196,6 +196,26 @@ def test_a_request_may_be_compressed_and_not_be_more_than_others() -> None:
     joined(check, ServerSettings(limits=ServerLimits(largest_request=1000)))
 
 
+def test_a_body_that_does_not_come_or_is_too_long_is_not_waited_for() -> None:
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = one_pipeline
+        slow = both.begin(STATUS, b"{", part=True)
+        await slow.task
+        assert (slow.status, code(slow)) == (504, "deadline_exceeded")
+        long = both.begin(STATUS, bytes(101), part=True)
+        await long.task
+        assert (long.status, code(long)) == (429, "resource_exhausted")
+        said = both.begin(STATUS, b"", part=True, content_length="101")
+        await said.task
+        assert (said.status, code(said)) == (429, "resource_exhausted")
+        left = both.begin(STATUS, b"{", part=True)
+        left.leave()
+        await left.task
+        assert (await both.ask(STATUS)).status == 200
+
+    joined(check, ServerSettings(limits=ServerLimits(body_seconds=0.05, largest_request=100)))
+
+
 def test_another_content_type_is_told_the_right_ones() -> None:
     async def check(both: Joined) -> None:
         found = await both.ask(STATUS, b"", "text/plain")
@@ -270,6 +290,41 @@ def test_a_change_that_waits_delays_neither_reads_nor_other_changes() -> None:
         assert (await both.ask(f"{OAM}ReloadAll")).status == 200
         go_on.set()
         await asyncio.gather(*(each.task for each in waiting))
+
+    joined(check)
+
+
+def test_an_answer_that_is_too_long_is_an_error_and_not_the_end_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.server.answers.LONGEST_ANSWER", 1000)
+
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = lambda body, caller: bytes(1001)
+        both.services.streams[WATCH] = lambda body, caller: Messages(iter([bytes(1001)]))
+        found = await both.ask(STATUS, b"", "application/proto")
+        assert (found.status, code(found)) == (429, "resource_exhausted")
+        ended = await both.ask(WATCH, enveloped(b""), "application/connect+proto")
+        assert json.loads(ended.messages[0][1])["error"]["code"] == "resource_exhausted"
+
+    joined(check)
+
+
+def test_a_long_answer_is_written_as_json_while_others_are_answered() -> None:
+    def long(body: bytes, caller: Caller) -> bytes:
+        found = oam_pb2.GetStatusResponse()
+        for number in range(5000):
+            found.pipelines.add(pipeline_id=f"orders-{number}")
+        return bytes(found.SerializeToString())
+
+    async def check(both: Joined) -> None:
+        both.services.calls[STATUS] = long
+        both.services.calls[f"{OAM}ListTables"] = lambda body, caller: b""
+        slow = both.begin(STATUS)
+        await both.ask(f"{OAM}ListTables")
+        assert not slow.over
+        await slow.task
+        assert len(slow.json["pipelines"]) == 5000
 
     joined(check)
 
@@ -417,7 +472,7 @@ def test_an_engine_that_hangs_ends_what_waits_and_what_comes() -> None:
         assert (ready.status, ready.json["ready"]) == (503, False)
         assert ready.json["reasons"][0]["code"] == "engine_hangs"
         go_on.set()
-        both.tell(State("running", READY))
+        both.report(EngineReport("running", READY))
         await both.until(lambda: both.link.is_ready)
         assert (await both.ask(STATUS)).status == 200
         assert (await both.ask("/health/ready", method="GET")).status == 200
@@ -431,12 +486,12 @@ def test_an_engine_that_stops_is_not_ready_and_answers_until_it_has_stopped() ->
         both.services.streams[WATCH] = lambda body, caller: Messages(iter(())).endless(b"")
         streaming = both.begin(WATCH, enveloped(b""), "application/connect+proto")
         await both.until(lambda: streaming.messages)
-        both.calls.send(framed(Kind.DRAIN, body=Drain("The engine is stopping")))
+        both.calls.send(framed(FrameKind.DRAIN, body=Drain("The engine is stopping")))
         await both.until(lambda: both.link.draining)
         assert (await both.ask("/health/ready", method="GET")).status == 503
         assert (await both.ask(STATUS)).status == 200
         assert not streaming.task.done()
-        both.calls.send(framed(Kind.DRAIN, body=Drain("The engine is stopping", now=True)))
+        both.calls.send(framed(FrameKind.DRAIN, body=Drain("The engine is stopping", now=True)))
         async with asyncio.timeout(patience()):
             await streaming.task
         end = json.loads(streaming.messages[-1][1])
@@ -471,7 +526,7 @@ def test_health_has_the_bodies_that_probes_expect() -> None:
         assert (await both.ask("/health/other", method="GET")).status == 404
         reasons = [{"part": "pipeline", "name": "orders", "code": "pipeline_paused"}]
         health = {**READY, "ready": {"ok": False, "reasons": reasons}}
-        both.tell(State("running", health))
+        both.report(EngineReport("running", health))
         await both.until(lambda: not both.link.is_ready)
         red = await both.ask("/health/ready", method="GET")
         assert (red.status, red.json["ready"], red.json["reasons"]) == (503, False, reasons)
@@ -503,7 +558,7 @@ def test_metrics_are_those_of_the_engine_as_text() -> None:
 def test_events_continue_where_a_reader_was_and_say_how_many_are_missing() -> None:
     async def check(both: Joined) -> None:
         for number in (1, 2, 5):
-            both.bulk.send(framed(Kind.EVENT, number, b'{"event": "E%d"}' % number))
+            both.bulk.send(framed(FrameKind.EVENT, number, b'{"event": "E%d"}' % number))
         await both.until(lambda: both.link.events.newest == 5)
         found = both.begin("/events", method="GET", last_event_id="engine-1")
         await both.until(lambda: b"E5" in found.body)
@@ -516,7 +571,7 @@ def test_events_continue_where_a_reader_was_and_say_how_many_are_missing() -> No
         new = both.begin("/events", method="GET")
         old = both.begin("/events", method="GET", last_event_id="another-9")
         await both.until(lambda: b"E1" in old.body and new.body)
-        both.bulk.send(framed(Kind.EVENT, 6, b'{"event": "E6"}'))
+        both.bulk.send(framed(FrameKind.EVENT, 6, b'{"event": "E6"}'))
         await both.until(lambda: all(b"E6" in each.body for each in (found, new, old)))
         assert b"E5" not in new.body
         found.leave()

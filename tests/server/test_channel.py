@@ -9,13 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.channel import LONGEST, Channel, Frame, FrameParser, Kind, framed
+from headrace.server.channel import (
+    LONGEST,
+    FrameChannel,
+    FrameKind,
+    FrameParser,
+    ServerFrame,
+    framed,
+)
 from tests.support.patience import patience
 from tests.support.tiers import examples
 
 FRAMES = st.lists(
     st.builds(
-        Frame, st.sampled_from(list(Kind)), st.integers(0, 2**32 - 1), st.binary(max_size=200)
+        ServerFrame,
+        st.sampled_from(list(FrameKind)),
+        st.integers(0, 2**32 - 1),
+        st.binary(max_size=200),
     )
 )
 
@@ -23,9 +33,9 @@ FRAMES = st.lists(
 @given(FRAMES, st.lists(st.integers(1, 50), min_size=1))
 @examples(100)
 def test_frames_are_the_same_however_their_bytes_come(
-    frames: list[Frame], sizes: list[int]
+    frames: list[ServerFrame], sizes: list[int]
 ) -> None:
-    data = b"".join(framed(Kind(kind), number, body) for kind, number, body in frames)
+    data = b"".join(framed(FrameKind(kind), number, body) for kind, number, body in frames)
     parser, found, turn = FrameParser(), [], 0
     while data:
         size = sizes[turn % len(sizes)]
@@ -41,20 +51,20 @@ def test_a_frame_that_claims_too_much_is_not_one_of_ours() -> None:
 
 def test_the_end_of_a_connection_is_seen_and_nothing_is_sent_after_it() -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours)
-    theirs.sendall(framed(Kind.ASK, 1, b"a"))
-    assert channel.receive(patience()) == [Frame(Kind.ASK, 1, b"a")]
+    channel = FrameChannel(ours)
+    theirs.sendall(framed(FrameKind.ASK, 1, b"a"))
+    assert channel.receive(patience()) == [ServerFrame(FrameKind.ASK, 1, b"a")]
     assert channel.receive(0) == []
     theirs.close()
     assert channel.receive(patience()) is None
-    assert not channel.send(framed(Kind.ANSWER, 1))
-    assert not channel.offer(framed(Kind.EVENT, 1))
+    assert not channel.send(framed(FrameKind.ANSWER, 1))
+    assert not channel.offer(framed(FrameKind.EVENT, 1))
     channel.close()
 
 
 def test_a_receiver_is_woken_by_a_close() -> None:
     ours, theirs = socket.socketpair()
-    channel, found = Channel(ours), []
+    channel, found = FrameChannel(ours), []
     thread = threading.Thread(target=lambda: found.append(channel.receive(patience())))
     thread.start()
     channel.close()
@@ -65,7 +75,7 @@ def test_a_receiver_is_woken_by_a_close() -> None:
 
 def test_an_offer_does_not_wait_for_an_end_that_takes_nothing() -> None:
     ours, theirs = socket.socketpair()
-    channel, event = Channel(ours), framed(Kind.EVENT, 1, bytes(300))
+    channel, event = FrameChannel(ours), framed(FrameKind.EVENT, 1, bytes(300))
     sent = 0
     while channel.offer(event):
         sent += 1

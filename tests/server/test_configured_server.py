@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from pathlib import Path
 
 import httpx
@@ -62,7 +64,7 @@ def test_every_key_is_a_setting(tmp_path: Path) -> None:
 
 
 def test_a_token_may_be_where_secrets_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = 'server.tokens.grafana { role = read, token = "env:GRAFANA_TOKEN" }'
+    section = 'server.tokens.grafana { role = read, token_ref = "env:GRAFANA_TOKEN" }'
     # A check of the configuration does not need it.
     settings(tmp_path, section)
     monkeypatch.setenv("GRAFANA_TOKEN", TOKEN)
@@ -79,10 +81,10 @@ def test_a_token_may_be_where_secrets_are(tmp_path: Path, monkeypatch: pytest.Mo
         ('server { host = "0.0.0.0" }', "no TLS and no token"),
         ("server { http_port = 4081 }", "must be another port"),
         ("server { port = 4080 }", "not a known key"),
-        ("server.tokens.a { role = read }", "either the hash of a token"),
+        ("server.tokens.a { role = read }", "must have one of hash, token_ref and certificate"),
         ("server.tokens.a { role = read, hash = secret }", "64 hexadecimal digits"),
         ("server.tokens.a { role = root, hash = secret }", "role"),
-        ('server.tokens.a { role = read, hash = "x", token = "env:X" }', "both the hash"),
+        ('server.tokens.a { role = read, hash = "x", token_ref = "env:X" }', "must have one of"),
         ("server.tokens.a { role = read, certificate = a, expires = soon }", "a day or a time"),
     ],
 )
@@ -102,6 +104,33 @@ def test_validate_finds_what_is_wrong_in_the_section(
     (tmp_path / "headrace.conf").write_text(f'{CONFIGURATION}\nserver {{ host = "0.0.0.0" }}\n')
     assert main.exit_code(["validate", "--offline"]) == 2
     assert "server.host is 0.0.0.0" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named_by_run_and_by_status(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: Begin,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop = Shop(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        section = f"server {{ http_port = {port}, grpc_port = 0 }}"
+        (tmp_path / "headrace.conf").write_text(f"{CONFIGURATION}\n{section}\n")
+        with inside("run") as run:
+            run.ready()
+            run.said(f"the server cannot listen: Port {port} is taken")
+            run.said(f"ss -ltnp 'sport = :{port}'")
+            run.said("serving.port_taken")
+            capsys.readouterr()
+            assert main.exit_code(["status"]) == 0
+            shown = capsys.readouterr().out
+            code, _, _ = run.ended()
+    assert code == 0
+    assert "the server cannot listen since" in shown
+    assert f"Port {port} is taken" in shown
+    shop.close()
 
 
 @pytest.mark.process
@@ -138,4 +167,57 @@ def test_run_serves_the_section_and_prints_the_address(
     assert [json.loads(line)["method"] for line in audit.read_text().splitlines()] == [
         "ControlService/Apply"
     ]
+    shop.close()
+
+
+@pytest.mark.process
+def test_a_token_that_is_taken_out_of_the_configuration_is_refused_once_that_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Begin
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "headrace.conf"
+
+    def write(*names: str) -> None:
+        tokens = " ".join(
+            f'server.tokens.{name} {{ role = admin, hash = "{token_hash(TOKEN + name)}" }}\n'
+            for name in names
+        )
+        file.write_text(f"{CONFIGURATION}\nserver {{ http_port = 0, grpc_port = 0 }}\n{tokens}")
+
+    write("leaked", "ops")
+    shop = Shop(tmp_path)
+    with inside("run", "--json") as run:
+        run.ready()
+        run.until(lambda: '"state": "serving"' in run.told())
+        [shown] = [each for each in lines_of(run.out.getvalue()) if each["event"] == "server"]
+        leaked, ops, new = (
+            httpx.Client(
+                base_url=f"{shown['http']}/headrace.v1.ControlService",
+                headers={"authorization": f"Bearer {TOKEN}{name}"},
+            )
+            for name in ("leaked", "ops", "new")
+        )
+        watch = struct.pack(">BI", 0, 22) + b'{"pipeline": "orders"}'
+        streaming = {"content-type": "application/connect+json"}
+        with leaked.stream("POST", "/Watch", content=watch, headers=streaming) as stream:
+            assert stream.status_code == 200
+            write("ops", "new")
+            plan = ops.post("/Apply", json={}).json()
+            assert [(each["kind"], each["what"]) for each in plan["steps"]] == [
+                ("change", "server.tokens")
+            ]
+            # A token that could not be used would change nothing.
+            write("ops", "ops2")
+            file.write_text(file.read_text().replace("ops2", "local"))
+            assert ops.post("/Apply", json={}).status_code == 400
+            write("ops", "new")
+            assert ops.post("/Apply", json={"plan": plan["plan"]}).json()["done"]
+            assert b"unauthenticated" in stream.read()
+        assert await_seen(lambda: leaked.post("/Status", json={}).status_code == 401)
+        assert ops.post("/Status", json={}).status_code == 200
+        assert new.post("/Status", json={}).status_code == 200
+        assert ops.post("/Apply", json={}).json()["steps"] == []
+        for client in (leaked, ops, new):
+            client.close()
+        run.ended()
     shop.close()

@@ -29,6 +29,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.errors import NotInstalled, UnknownPipeline, WrongValue
 from headrace.server.network import serve
+from headrace.server.supervisor import _Child
 from headrace.v1 import error_pb2, oam_pb2
 from tests.server.certificates import Authority, Files
 from tests.server.joined import Messages
@@ -237,13 +238,55 @@ def test_a_head_that_is_too_large_ends_its_connection(here: Served) -> None:
     assert here.ask("Status")
 
 
+def test_what_is_not_http_is_refused_and_fills_no_log(here: Served) -> None:
+    before = log_of(here.shop.data)
+    host, port = here.server.info.http.removeprefix("http://").split(":")
+    upgrade = (
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
+    for data in (b"\x16\x03\x01garbage\r\n\r\n", b"GET\r\n\r\n", upgrade):
+        with closing(socket.create_connection((host, int(port)), patience())) as connection:
+            connection.sendall(data)
+            assert connection.recv(65536).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
+    assert here.ask("Status")
+    assert log_of(here.shop.data) == before
+
+
+def test_a_mistake_in_the_supervision_is_not_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = _Child.spawn
+    mistakes = [KeyError("a mistake")]
+
+    def spawned(*arguments: Any) -> Any:
+        if mistakes:
+            raise mistakes.pop()
+        return spawn(*arguments)
+
+    monkeypatch.setattr(_Child, "spawn", spawned)
+    with served(tmp_path) as found:
+        assert found.server.info.restarts == 1
+        assert found.ask("Status")["server"]["state"] == "serving"
+
+
 # -- a child that dies, hangs, or cannot serve ----------------------------------------------
 
 
-def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(here: Served) -> None:
+def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(
+    here: Served, services: Any
+) -> None:
     states = []
     here.server._supervisor._on_change = lambda info: states.append((info.state, info.reason))
+    stream = Messages(iter(()))
+    services._streams[f"{OAM}WatchStatus"] = lambda request, caller: _Protos(stream)
     before, restarts = here.pid, here.server.info.restarts
+    watching = here.http.build_request(
+        "POST",
+        f"{OAM}WatchStatus",
+        content=enveloped(b""),
+        headers={"content-type": "application/connect+proto"},
+    )
+    assert next(messages(here.http.send(watching, stream=True)))
     grpc_address = here.server.info.grpc
     os.kill(before, signal.SIGKILL)
     # Whoever connects now waits in the socket, which the engine keeps.
@@ -254,6 +297,11 @@ def test_a_child_that_is_killed_refuses_nobody_and_the_status_says_so(here: Serv
             answered += 1
     await_child(here.server, lambda info: info.pid not in (None, before), here.shop.data)
     assert here.server.info.restarts == restarts + 1
+    # Its readers are gone, and nothing in the engine waits for them.
+    assert stream.closed.wait(patience())
+    assert await_seen(
+        lambda: not any(each.name == "headrace-server-stream" for each in threading.enumerate())
+    )
     assert states[0] == ("restarting", "The server process was killed by signal 9")
     await_child(here.server, lambda info: info.grpc == grpc_address, here.shop.data)
     assert here.ask("Status")["server"]["restarts"] == restarts + 1

@@ -7,6 +7,8 @@ A run starts the engine, watches it, and stops it on request. The engine starts 
 own, because Spark takes seconds to start and the recorder already records: the main thread shows
 the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
 its data directory. All of this is in `RunningEngine`, which the demo uses, too.
+
+Long because what a run shows is next to the run, in three views with the same methods.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ from headrace.cli.common import (
     on_terminal,
     same_engine,
 )
-from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
+from headrace.cli.status import (
+    SHOWN_BATCH_SECONDS,
+    batch_text,
+    copy_text,
+    dead_letters_text,
+    server_phrase,
+)
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
@@ -45,9 +53,10 @@ if TYPE_CHECKING:
     from headrace.api.server import ControlServer
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
-    from headrace.server.network import Server
+    from headrace.engine.from_config import EngineConfig
+    from headrace.server.network import NetworkServer
 
-    Network = Callable[[Engine, ControlService], Server]
+    Network = Callable[[Engine, ControlService], NetworkServer]
     """Makes the server of an engine, not yet started."""
 
 
@@ -77,14 +86,21 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     section = configured.server
     settings = None if section is None else configured_server(section, read=True)
 
-    def network(engine: Engine, control: ControlService) -> Server:
-        from headrace.server.network import Server
+    servers: list[NetworkServer] = []
+
+    def network(engine: Engine, control: ControlService) -> NetworkServer:
+        from headrace.server.network import NetworkServer
 
         assert settings is not None
-        return Server(engine, settings, control=control)
+        servers.append(NetworkServer(engine, settings, control=control))
+        return servers[0]
+
+    def renewal(after: EngineConfig) -> Callable[[], None]:
+        assert after.server is not None
+        return servers[0].renew(configured_server(after.server, read=True).tokens)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        changes = ApplyVerb(engine, configured, again, file)
+        changes = ApplyVerb(engine, configured, again, file, renewal)
         return {"Apply": changes.verb, "Configuration": changes.effective}
 
     with EndOnRequest() as ending, _view(options, as_json=as_json) as view:
@@ -158,7 +174,7 @@ def server_text(server: Mapping[str, Any]) -> list[str]:
         lines = [f"serving on {server['http']}{grpc}"]
         lines += [f"  {server['reason']}"] if server["reason"] else []
     else:
-        lines = [f"server: {server['state'].replace('_', ' ')}: {server['reason']}"]
+        lines = [f"{server_phrase(server['state'])}: {server['reason']}"]
     return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 
 

@@ -152,13 +152,27 @@ def remarks(
         yield from _of_pipeline(each, command)
 
 
+_SERVER_STATES = {
+    "serving": "gRPC is not served",
+    "starting": "the server is starting",
+    "port_taken": "the server cannot listen",
+    "restarting": "the server is restarted",
+    "not_answering": "the server does not answer",
+}
+"""What is wrong with a server that has a reason."""
+
+
+def server_phrase(state: str) -> str:
+    """Return the state of a server that has a reason, in words."""
+    return _SERVER_STATES.get(state, f"the server is {state}")
+
+
 def _of_server(server: Mapping[str, Any]) -> Iterator[Remark]:
     """Yield what keeps the server from serving, with since when."""
     if server["reason"] and server["state"] not in ("stopping", "stopped"):
-        what = "gRPC" if server["state"] == "serving" else "the server"
-        state = "is not served" if server["state"] == "serving" else state_phrase(server["state"])
         since = f" since {_moment(server['since'])}"
-        yield _remark(f"{what} {state}{since}", server["reason"], server["error"])
+        phrase = server_phrase(server["state"])
+        yield _remark(f"{phrase}{since}", server["reason"], server["error"])
 
 
 def state_text(pipeline: Mapping[str, Any]) -> str:

@@ -600,11 +600,6 @@ class Engine:
         offer(provider, CATALOGUE, self.metrics)
 
     @property
-    def data(self) -> Path:
-        """The data directory."""
-        return Path(self._state.options.data).expanduser().absolute()
-
-    @property
     def started_at(self) -> float | None:
         """When the engine was started, in seconds since 1970; None before."""
         return self._state.started_at

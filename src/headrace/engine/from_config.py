@@ -99,7 +99,7 @@ class EngineConfig:
     reconnect: Values = field(repr=False)
     observers: Mapping[str, Chosen] = field(repr=False)
     server: Values | None = field(repr=False)
-    """None if the engine is not on the network."""
+    """None for no server."""
 
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""

@@ -39,6 +39,9 @@ MOST_SESSIONS = 1_000
 
 _ONCE = ("authorization", "host", "origin", "sec-fetch-site")
 
+_LONGEST_HOST = 300
+"""In characters; a name has at most 253."""
+
 _PROXIED = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers that a proxy adds: the caller is not the process that connected."""
 
@@ -70,10 +73,16 @@ class Gate:
     def __init__(self, settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._tokens: Mapping[str, Access] = {}
         self.renew(settings)
 
-    def renew(self, settings: ServerSettings) -> None:
-        """Use these settings from now on; sessions of tokens that are gone end."""
+    def renew(self, settings: ServerSettings) -> set[str]:
+        """
+        Use these settings from now on; sessions of tokens that are gone or replaced end.
+
+        Returns the names of tokens that are not the same as before.
+        """
+        before = self._tokens
         self._settings = settings
         self._tokens = settings.tokens
         self._names = _names(settings)
@@ -83,6 +92,7 @@ class Gate:
         for key, session in list(self._sessions.items()):
             if self._access_of(session) is None:
                 del self._sessions[key]
+        return {name for name, access in before.items() if self._tokens.get(name) != access}
 
     # --- who calls --------------------------------------------------------------------------------
 
@@ -234,7 +244,7 @@ class Gate:
         The arguments are the headers Host, Origin and Sec-Fetch-Site. `page` says that a page
         without data is asked for, which a link on another site may lead to.
         """
-        if host is None or not self._is_name(_host_in(host)):
+        if host is None or len(host) > _LONGEST_HOST or not self._is_name(_host_in(host)):
             raise Forbidden(
                 "The server was called by a name that is not its own",
                 remedy="Call it by its address, or add the name to server.hosts.",

@@ -60,6 +60,7 @@ IMPORTS_MANY = {
     "capture.postgres.source": "a source puts its parts together",
     "cli.main": "the root command has every verb",
     "engine.engine": "the engine puts everything together",
+    "engine.replay": "log, plan, jobs, dead letters, rows that expire and target meet here, too",
     "runtime.delivery": "log, jobs, dead letters, corrections, intents and target meet here",
 }
 """Modules that import more than twenty of ours, and why."""

@@ -55,6 +55,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - CorruptJournal           a file of corrections is missing or damaged
     - CannotReplay             a dead letter cannot be replayed or edited now
+    - CannotExpire             a target, or a table, whose rows cannot expire
+    - ExpiredAhead             rows have expired up to a time to come; a notice
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -137,6 +139,7 @@ __all__ = [
     "BadTable",
     "BadTransform",
     "BadValue",
+    "CannotExpire",
     "CannotPack",
     "CannotReplay",
     "CaptureError",
@@ -156,6 +159,7 @@ __all__ = [
     "CorruptSegment",
     "CredentialsRefused",
     "DeadLettersElsewhere",
+    "ExpiredAhead",
     "FellBehind",
     "Fenced",
     "Forbidden",
@@ -1254,6 +1258,19 @@ class RowsGivenUp(PipelineError):
     remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
 
 
+class ExpiredAhead(PipelineError):
+    """
+    Rows have expired up to a time that the clock has not reached: it was set back, or was wrong
+    when they expired. A notice: until it has, rows with earlier times are not shown.
+    """
+
+    code = "pipeline.expired_ahead"
+    remedy = (
+        "Correct the clock. If it was too fast when rows expired, give the pipeline another name:"
+        " its tables are loaded again, with the rows whose time has not passed."
+    )
+
+
 class CorruptJournal(PipelineError):
     """A file of corrections is missing or damaged."""
 
@@ -1269,6 +1286,14 @@ class CannotReplay(PipelineError):
 
     code = "pipeline.cannot_replay"
     remedy = "See the reason. `headrace dead-letters list` shows what is parked."
+
+
+class CannotExpire(PipelineError):
+    """A pipeline has a ttl, and rows of this target, or of this table, cannot expire."""
+
+    code = "pipeline.cannot_expire"
+    exit_code = 2
+    remedy = "Leave ttl out, or use the target memory()."
 
 
 class JobFailed(PipelineError):

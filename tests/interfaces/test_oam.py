@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +234,35 @@ def test_a_pipeline_has_its_recent_batches_with_time_size_and_way(ask: Asking) -
         ask("GetPipelineStatus", pipeline_id="both", batches=-1)
 
 
+@pytest.mark.meets("OAM-03")
+def test_a_batch_has_the_way_in_which_its_tables_were_computed(tmp_path: Path) -> None:
+    class HalfDirect(ArrowRunner):
+        def rows(self, pipeline: Any, parts: Any, facts: Any) -> Any:
+            found = super().rows(pipeline, parts, facts)
+            return replace(found, direct="status" in parts[0].now.names)
+
+    market = Market(tmp_path, ("orders", "items"))
+    market.source.rename_column("items", "status", "word")
+    both = market.pipeline(memory(), "orders", "items", name="both")
+    with market.engine(both, runner=HalfDirect()) as engine:
+        assert engine.await_ready(PATIENCE)
+        ask = Asking(engine)
+        ways: list[str] = []
+        changes = 0
+        for tables in (["orders"], ["items"], ["orders", "items"]):
+            changes += len(tables)
+            with market.source.transaction():
+                for table in tables:
+                    market.source.emit_delete(table, len(ways) + 1)
+            assert await_that(engine, partial(_has_applied, engine, changes))
+            ways.append(ask("GetPipelineStatus", pipeline_id="both").batches[-1].way)
+        assert ways == ["direct", "job", "both"]
+
+
+def _has_applied(engine: Engine, changes: int) -> bool:
+    return engine.pipeline_info("both").changes == changes
+
+
 @pytest.mark.meets("OAM-06")
 def test_sources_have_their_tables_and_pipelines(ask: Asking) -> None:
     (source,) = ask("GetSourceInfo", source_id="shop").sources
@@ -383,7 +414,7 @@ def test_pipelines_of_a_source_one_or_all_are_paused_and_resumed(shop: AtWork) -
 def test_tables_are_reloaded_one_those_of_a_pipeline_or_all(shop: AtWork) -> None:
     ask = Asking(shop.engine)
     baseline = shop.engine.pipeline_info("orders").tables[0].baseline
-    calls = (
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("ReloadTable", {"table": "orders"}),
         ("ReloadTable", {"table": "orders", "source_id": "shop"}),
         ("ReloadAll", {}),

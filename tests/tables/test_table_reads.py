@@ -60,6 +60,8 @@ VALUES: list[tuple[str | ValueType, list[object]]] = [
     ("interval", [Interval(1, 2, 3), Interval(-1, 0, -5)]),
     ("variant", [1, 2.5, "text", b"bytes", -(2**63)]),
     (ValueType("arrow", other=pa.list_(pa.int32())), [[1, 2], []]),
+    (ValueType("arrow", other=pa.duration("us")), [timedelta(days=1, microseconds=1)]),
+    (ValueType("arrow", other=pa.date64()), [date(2026, 1, 2)]),
 ]
 
 
@@ -496,6 +498,23 @@ def test_tables_are_imported_without_spark_and_the_engine() -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_columns_of_all_rows_are_listed_as_written_and_of_those_that_are_loaded() -> None:
+    table = Table(ORDERS)
+    assert table.list_rows(["id"]).num_rows == 0
+    table.load(baseline(ORDERS, [{"id": 1, "email": "a", "grp": 1}, {"id": 2, "email": "b"}]))
+    assert table.list_rows(["id"]).num_rows == 0
+    assert table.list_rows(["email"], loading=True).to_pydict() == {"email": ["a", "b"]}
+    table.switch(Position(1, 1))
+    rows = changes(
+        ORDERS, [(DELETE, Position(1, 2), {"id": 1}), (INSERT, Position(1, 2), {"id": 3})]
+    )
+    table.apply(rows, epoch=1, upto=Position(1, 2), publish=False)
+    assert table.list_rows(["email", "id"]).to_pydict() == {"email": ["b", None], "id": [2, 3]}
+    assert table.count() == 2
+    with pytest.raises(UnknownColumn):
+        table.list_rows(["ids"])
 
 
 @pytest.mark.parametrize("key", ["int64", "text"])

@@ -378,7 +378,10 @@ def source_table(report: Mapping[str, Any]) -> RenderableType:
     return shown
 
 
-_COUNTS = ("inserts", "updates", "deletes", "truncates", "baseline_rows", "errors", "dead_letters")
+_COUNTS = (
+    *("inserts", "updates", "deletes", "truncates"),
+    *("baseline_rows", "expired", "errors", "dead_letters"),
+)
 
 
 def counts_table(report: Mapping[str, Any]) -> RenderableType:

@@ -23,9 +23,8 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from headrace.changelog.change import Op, TableChanges
-from headrace.changelog.position import CHANGES_END, Position, before_corrections, in_log
+from headrace.changelog.position import Position, in_log
 from headrace.changelog.schema import TableSchema
-from headrace.corrections.overlay import MOST_PARTS
 from headrace.deadletters.ledger import Selection
 from headrace.deadletters.letter import DeadLetter
 from headrace.errors import CannotReplay, HeadraceError, RowFailed, TooManyFailed
@@ -211,15 +210,8 @@ class Corrections:
                 dead_letter.baseline is not None or dead_letter.position <= in_log(member.reached)
                 for dead_letter in dead_letters
             )
-            and self._at_a_commits_end(member)
+            and self._delivery.at_a_commits_end(member)
         )
-
-    def _at_a_commits_end(self, member: Member) -> bool:
-        """Whether a table has all changes of the commit that it has reached."""
-        reached = before_corrections(member.reached)
-        end = Position(reached.epoch, reached.commit, CHANGES_END)
-        log = self._delivery.source_log
-        return reached >= end or not log.changed_between(member.table, reached, end)
 
     def _changes(
         self, member: Member, dead_letters: Sequence[DeadLetter], request: ReplayRequest
@@ -236,8 +228,6 @@ class Corrections:
         for schema, run in groupby(edited, key=lambda each: each.schema):
             rows = pa.concat_tables([each.rows for each in run])
             parts.append(TableChanges(schema, rows))
-        if len(parts) > MOST_PARTS:
-            raise CannotReplay("The dead letters have too many schemas", table=member.table)
         needed = self._delivery.needs(member)
         for part in parts:
             unsent = {n for each in part.rows["_unsent"].drop_null().to_pylist() for n in each}

@@ -449,6 +449,12 @@ class IndexedMemory:
         self._table(table).adapt(new)
         return "reload"
 
+    def columns_shown(self, table: TableName) -> TableSchema:
+        return self._table(table).schema
+
+    def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
+        return self._table(table).list_rows(columns)
+
     def row_count(self, table: TableName) -> int | None:
         found = self._tables.get(table)
         return found.count() if found is not None and found.visible else None
@@ -500,6 +506,9 @@ class MemoryLoading:
             upto=batch.last,
             truncate=batch.truncates.get(self._name),
         )
+
+    def list_rows(self, columns: Sequence[str]) -> pa.Table:
+        return self._table().list_rows(columns, loading=True)
 
     def switch(self, at: Position) -> None:
         self._target._switch(self._name, self._table(), at)

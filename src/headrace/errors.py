@@ -899,7 +899,8 @@ class InsecureAddress(ControlError):
     exit_code = 2
     remedy = (
         "Use https://. If the engine has no TLS, give it a certificate, or forward its port:"
-        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. Nothing was sent."
+        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. If it needs no token,"
+        " unset HEADRACE_TOKEN and HEADRACE_TOKEN_FILE. Nothing was sent."
     )
 
 

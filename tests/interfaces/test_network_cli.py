@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 
 from headrace.api.connect import envelope
-from headrace.api.handlers import Apply, ControlService, Verb
+from headrace.api.handlers import Apply, ControlService, Verb, _Records
 from headrace.api.server import serve
 from headrace.cli import main, status
 from headrace.cli.connection import EngineChoice
 from headrace.engine.engine import Engine
-from headrace.errors import Unreachable
+from headrace.errors import StorageError, Unreachable
+from headrace.storage.records import MemoryRecords
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import printed
 from tests.interfaces.network_front import Front, answering, front, served_with
@@ -218,6 +220,30 @@ def test_a_purge_on_the_network_is_the_engines(
     assert (code, json.loads(out)["tables"]) == (0, [])
     assert "PurgeDeadLetters" in bench.front.verbs
     assert len(bench.engine.dead_letters()) == 2
+
+
+class Merged(MemoryRecords):
+    """Records of which one is listed and gone; with `again`, it is in a new one the next time."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.create(1, b"one")
+        self._again = again
+        self._listed = 0
+
+    def numbers(self) -> list[int]:
+        self._listed += 1
+        if self._again and self._listed == 2:
+            self.create(3, b"two and three")
+        found = super().numbers()
+        return found if 3 in found else [*found, 2]
+
+
+def test_dead_letters_that_are_merged_while_they_are_sent_are_all_sent() -> None:
+    sent = [(each["number"], b64decode(each["data"])) for each in _Records(Merged(again=True))]
+    assert sent == [(1, b"one"), (3, b"two and three")]
+    with pytest.raises(StorageError, match="cannot be read"):
+        list(_Records(Merged(again=False)))
 
 
 # --- what destroys --------------------------------------------------------------------------------

@@ -89,6 +89,9 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+    - Unreachable              no connection to the address of an engine
+    - NotTrusted               the certificate of an engine is not to be trusted
+    - BadAddress               not an address; InsecureAddress: a token would be sent in the open
   + ServingError             the server on the network
     - Unauthenticated          the caller has not proved who it is
     - LimitReached             a request is too large, or too many are open
@@ -120,6 +123,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadAddress",
     "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
@@ -163,6 +167,7 @@ __all__ = [
     "HeadraceError",
     "HistoryLost",
     "InlineSecret",
+    "InsecureAddress",
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
@@ -186,6 +191,7 @@ __all__ = [
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
+    "NotTrusted",
     "NotUnique",
     "NullKey",
     "OtherDatabase",
@@ -237,6 +243,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "Unreachable",
     "UnsafeStorage",
     "UnsentColumn",
     "Unused",
@@ -857,6 +864,46 @@ class NoEngine(ControlError):
     remedy = "Start one: headrace run."
 
 
+class Unreachable(NoEngine):
+    """No connection to the address of an engine."""
+
+    code = "control.unreachable"
+    remedy = (
+        "Check host and port, and that the engine runs with a section server in its configuration."
+    )
+
+
+class NotTrusted(ControlError):
+    """The certificate of an engine does not prove that it is the one of this address."""
+
+    code = "control.not_trusted"
+    exit_code = 4
+    remedy = (
+        "If its certificate is from an authority of your own, name that authority's file in a"
+        " profile: ca = FILE. Otherwise ask who operates it. Nothing was sent."
+    )
+
+
+class BadAddress(ControlError):
+    """This is not the address of an engine."""
+
+    code = "control.bad_address"
+    exit_code = 2
+    remedy = "Write HOST:PORT or https://HOST:PORT; an IPv6 address in brackets: [::1]:4080."
+
+
+class InsecureAddress(ControlError):
+    """The token would be sent to another machine without encryption."""
+
+    code = "control.insecure_address"
+    exit_code = 2
+    remedy = (
+        "Use https://. If the engine has no TLS, give it a certificate, or forward its port:"
+        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. If it needs no token,"
+        " unset HEADRACE_TOKEN and HEADRACE_TOKEN_FILE. Nothing was sent."
+    )
+
+
 class NoAnswer(ControlError):
     """The engine of this data directory does not answer."""
 
@@ -959,8 +1006,8 @@ class Unauthenticated(ServingError):
     code = "serving.unauthenticated"
     exit_code = 5
     remedy = (
-        "Give a token of this server: --token-file FILE, or the environment variable"
-        " HEADRACE_TOKEN. headrace token new NAME makes one."
+        "Give a token of this server in a profile, or in the environment variable HEADRACE_TOKEN"
+        " or HEADRACE_TOKEN_FILE. headrace token new NAME makes one."
     )
 
 

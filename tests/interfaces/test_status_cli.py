@@ -48,6 +48,7 @@ VERBS: list[list[str]] = [
     ["health"],
     ["metrics"],
     ["query", "orders"],
+    ["schema", "orders"],
     ["watch", "orders", "--rows", "--limit", "1"],
     ["pause", "orders"],
     ["resume", "orders"],

@@ -1,0 +1,198 @@
+"""A shop and an engine that follows it, for a browser to look at; on Arrow, without a JVM."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.api.handlers import ApplyVerb, ControlService
+from headrace.capture.sqlite.source import sqlite
+from headrace.config.load import load
+from headrace.engine.engine import Engine
+from headrace.engine.from_config import configured
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.steps import drop, equals
+from headrace.targets.memory import memory
+from tests.console.web_server import web_server
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
+
+CONFIGURATION = """
+service = shop
+data = "./data"
+sources {
+  shop { type = sqlite, path = "shop.db" }
+  billing { type = sqlite, path = "billing.db" }
+}
+pipelines {
+  orders {
+    source = shop
+    tables = [orders]
+    target { type = indexed-memory, lookup_fields = [number], indexes.by_customer { fields = [customer_id] } }
+  }
+  customers { source = shop, tables = [customers], target { type = indexed-memory } }
+  paid-orders {
+    source = shop
+    tables = [orders]
+    filters = [{ type = field-equals, field = status, value = paid }]
+    target { type = indexed-memory }
+  }
+  invoices { source = billing, tables = [invoices], target { type = indexed-memory } }
+}
+"""
+
+SCHEMA = {
+    "shop": """
+        create table customers (id integer primary key, name text, city text, since text);
+        create table orders (
+            id integer primary key, number text, customer_id integer, status text,
+            amount real, created text
+        );
+    """,
+    "billing": """
+        create table invoices (
+            id integer primary key, order_id integer, state text, total real, due text
+        );
+    """,
+}
+
+NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Radia", "Leslie", "Frances", "Jim", "Hedy")
+CITIES = ("Bergen", "Lyon", "Porto", "Graz", "Delft", "Turku", "Cork", "Brno")
+STATES = ("new", "paid", "packed", "shipped")
+
+
+@dataclass
+class ShopAtWork:
+    """The databases, and the engine with its verbs."""
+
+    folder: Path
+    engine: Engine
+    control: ControlService
+    refused: set[float]
+    """Amounts that cannot be computed."""
+
+    def execute(self, database: str, *statements: str) -> None:
+        with _open(self.folder, database) as connection:
+            for each in statements:
+                connection.execute(each)
+        connection.close()
+
+
+@contextmanager
+def shop_at_work(folder: Path, *, rows: int = 40) -> Iterator[ShopAtWork]:
+    refused = {-1.0}
+
+    def fails(pipeline: Pipeline, row: Mapping[str, Any]) -> str | None:
+        return "NUMERIC_VALUE_OUT_OF_RANGE" if row.get("amount") in refused else None
+
+    chance = random.Random(7)
+    for name, schema in SCHEMA.items():
+        with _open(folder, name) as connection:
+            connection.execute("pragma journal_mode = wal")
+            for statement in schema.split(";"):
+                connection.execute(statement)
+            if name == "shop":
+                people = [
+                    (n, chance.choice(NAMES), chance.choice(CITIES), f"20{chance.randint(15, 25)}")
+                    for n in range(1, 25)
+                ]
+                connection.executemany("insert into customers values (?, ?, ?, ?)", people)
+                connection.executemany(
+                    "insert into orders values (?, ?, ?, ?, ?, ?)",
+                    [_order(n, chance) for n in range(1, rows + 1)],
+                )
+            else:
+                connection.executemany(
+                    "insert into invoices values (?, ?, ?, ?, ?)",
+                    [(n, n, "open", 10.0 * n, "2026-12-01") for n in range(1, rows + 1)],
+                )
+        connection.close()
+    shop, billing = (sqlite(folder / f"{name}.db", name=name) for name in SCHEMA)
+    orders = memory(indexes={"by_customer": ["customer_id"]}, lookup=["number"])
+    engine = Engine(
+        Pipeline(shop, "orders", orders, name="orders"),
+        Pipeline(shop, "customers", memory(), name="customers"),
+        Pipeline(
+            shop,
+            "orders",
+            memory(),
+            name="paid-orders",
+            filters=[equals("status", "paid")],
+            transforms=[drop("created")],
+        ),
+        Pipeline(billing, "invoices", memory(), name="invoices"),
+        data=folder / "data",
+        runner=ArrowRunner(fails=fails),
+        recorder="thread",
+    )
+    file = folder / "headrace.conf"
+    file.write_text(CONFIGURATION)
+    with engine:
+        assert engine.await_ready(patience())
+        control = ControlService(engine, service="shop")
+        found = configured(load(file, environment={}, sets=()))
+        control.unary["Configuration"] = ApplyVerb(engine, found, lambda: found, file).effective
+        yield ShopAtWork(folder, engine, control, refused)
+
+
+def _order(number: int, chance: random.Random) -> tuple[Any, ...]:
+    amount = round(chance.uniform(5, 480), 2)
+    at = f"2026-11-{chance.randint(1, 19):02} {chance.randint(0, 23):02}:{chance.randint(0, 59):02}"
+    state = chance.choice(STATES)
+    return number, f"W-{10_000 + number}", chance.randint(1, 24), state, amount, at
+
+
+def _open(folder: Path, name: str) -> sqlite3.Connection:
+    return sqlite3.connect(folder / f"{name}.db", timeout=patience())
+
+
+def _write(shop: ShopAtWork, over: threading.Event) -> None:
+    """Write what a shop writes, until it is over."""
+    chance, newest = random.Random(11), 40
+    connection = _open(shop.folder, "shop")
+    billing = _open(shop.folder, "billing")
+    while not over.wait(chance.uniform(0.02, 0.25)):
+        with connection:
+            for _ in range(chance.randint(1, 4)):
+                newest += 1
+                connection.execute(
+                    "insert into orders values (?, ?, ?, ?, ?, ?)", _order(newest, chance)
+                )
+            for _ in range(chance.randint(1, 9)):
+                connection.execute(
+                    "update orders set status = ? where id = ?",
+                    (chance.choice(STATES), chance.randint(1, newest)),
+                )
+            if chance.random() < 0.02:
+                connection.execute(
+                    "update orders set amount = -1 where id = ?", (chance.randint(1, newest),)
+                )
+        if chance.random() < 0.4:
+            with billing:
+                billing.execute(
+                    "update invoices set state = ? where id = ?",
+                    (chance.choice(("open", "sent", "settled")), chance.randint(1, 40)),
+                )
+
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    root.mkdir(parents=True)
+    ended = threading.Event()
+    with shop_at_work(root) as at_work, web_server(at_work.control, 4090) as serving:
+        writer = threading.Thread(target=_write, args=(at_work, ended))
+        writer.start()
+        at_work.execute("shop", "update orders set amount = -1 where id in (7, 12)")
+        at_work.execute("shop", "update orders set status = 'shipped' where id = 7")
+        print(serving.url, flush=True)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+        ended.set()
+        writer.join()

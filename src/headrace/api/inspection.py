@@ -20,6 +20,13 @@ from headrace.api import table_reads
 from headrace.api.connect import error_object
 from headrace.api.handlers import AnswerStream, EmptyRequest, OfPipeline, Request, Verb
 from headrace.errors import BadRequest, HeadraceError
+from headrace.observe.events import (
+    AckAdvanced,
+    BaselineRowsLoaded,
+    ChangesApplied,
+    ChangesReceived,
+    LagUpdated,
+)
 from headrace.targets.target import Readable
 
 if TYPE_CHECKING:
@@ -198,17 +205,25 @@ def _dead_letter_fields(found: DeadLetter) -> dict[str, Any]:
 
 # --- events ---------------------------------------------------------------------------------------
 
-MOST_REMEMBERED = 1_000
-"""How many events are kept for those who ask later."""
+MOST_REMEMBERED = 500
+"""How many events are kept for those who ask later, and as many of those of every batch."""
 
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
+_OF_EVERY_BATCH = (ChangesReceived, ChangesApplied, AckAdvanced, LagUpdated, BaselineRowsLoaded)
+
+
 class EventMemory:
-    """The last events of an engine, numbered from 1. An observer; safe for several threads."""
+    """
+    The last events of an engine, numbered from 1. An observer; safe for several threads.
+
+    Those that come with every batch are kept apart: they do not push out an error of this morning.
+    """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
-        self._found: deque[tuple[int, Event]] = deque(maxlen=most)
+        self._rare: deque[tuple[int, Event]] = deque(maxlen=most)
+        self._frequent: deque[tuple[int, Event]] = deque(maxlen=most)
         self._changed = threading.Condition()
         self._newest = 0
 
@@ -216,14 +231,16 @@ class EventMemory:
         """Remember an event, and wake those who wait for one."""
         with self._changed:
             self._newest += 1
-            self._found.append((self._newest, event))
+            kept = self._frequent if isinstance(event, _OF_EVERY_BATCH) else self._rare
+            kept.append((self._newest, event))
             self._changed.notify_all()
 
     def after(self, number: int, over: Callable[[], bool]) -> list[tuple[int, Event]]:
         """Wait until there are events after a number, or it is over; return them."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest > number or over())
-            return [each for each in self._found if each[0] > number]
+            found = [each for kept in (self._rare, self._frequent) for each in kept]
+        return sorted((each for each in found if each[0] > number), key=lambda each: each[0])
 
     @property
     def newest(self) -> int:
@@ -248,12 +265,15 @@ class _EventStream:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         # At once, so that a reader knows that it is connected.
         yield {"newest": self._memory.newest}
+        follows = False
         while not self._closed:
             for number, event in self._memory.after(self._number, lambda: self._closed):
-                if number > self._number + 1 and self._number:
+                # What was forgotten before it followed is not missing.
+                if follows and number > self._number + 1:
                     yield {"skipped": number - self._number - 1}
                 self._number = number
                 yield event_fields(number, event)
+            follows = True
 
     def close(self) -> None:
         self._closed = True

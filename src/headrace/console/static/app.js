@@ -49,6 +49,7 @@ function route() {
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("main h1")?.focus({ preventScroll: true })));
   }
   at = elsewhere;
+  requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("nav [aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" })));
   update();
 }
 
@@ -158,6 +159,7 @@ function signInPage() {
       field.value = refused = "";
       store.connection = "connecting";
       await poll();
+      events.begin();
     } catch (error) {
       if (!(error instanceof RpcError)) throw error;
       refused = error.message;
@@ -240,6 +242,6 @@ drawnBy(draw);
 addEventListener("hashchange", route);
 addEventListener("resize", wires);
 route();
-poll();
+poll().then(() => store.connection === "open" && events.begin());
 
 

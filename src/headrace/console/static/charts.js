@@ -21,13 +21,15 @@ export function sparkline(samples, field, { label, width = 120, height = 28 } = 
   const known = found.filter((each) => each != null);
   const most = Math.max(1, ...known);
   const step = width / Math.max(1, 59);
-  const shown = found.slice(-60);
+  const first = found.findIndex((each) => each != null);
+  const shown = found.slice(first < 0 ? found.length : first).slice(-60);
   const left = width - (shown.length - 1) * step;
   const points = shown.map((each, at) => [left + at * step, height - 2 - ((each ?? 0) / most) * (height - 5)]);
   const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
   return h(
     "svg",
     { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    h("line", { x1: 0, x2: width, y1: height - 1, y2: height - 1 }),
     points.length > 1 && h("polygon", { points: `${points[0][0].toFixed(1)},${height} ${line} ${width},${height}` }),
     points.length > 1 && h("polyline", { points: line }),
   );
@@ -57,16 +59,24 @@ export function hopBar(hops, { legend = true } = {}) {
 }
 
 let over = null;
+let width = 800;
+const resized = new ResizeObserver(([entry]) => {
+  const now = Math.max(240, Math.round(entry.contentRect.width));
+  if (now !== width) (width = now), update();
+});
 
 /** The times of batches, one bar a batch, the newest right. */
-export function batchChart(batches) {
-  const [width, height, base, left] = [800, 220, 196, 46];
+export function batchChart(given) {
+  // On a narrow page fewer, so that a bar can be seen.
+  const batches = given.slice(-Math.floor((width - 52) / 4));
+  const [height, base, left] = [220, 196, 52];
   const all = batches.map((each) => ({ ...each, total: HOPS.reduce((sum, [name]) => sum + each[`${name}_ms`], 0) }));
   const ordered = all.map((each) => each.total).sort((a, b) => a - b);
   const at = (part) => ordered[Math.min(ordered.length - 1, Math.floor(part * ordered.length))] ?? 0;
   // Not the maximum: one slow batch would flatten all others.
   const top = nice(Math.min(ordered.at(-1) ?? 1, at(0.95) * 1.6) || 1);
   const room = (width - left) / Math.max(40, all.length);
+  const bar = Math.max(0.8, room > 5 ? room - 1.5 : room - 0.4);
   const shown = over == null ? null : all[over];
   const y = (value) => base - (Math.min(value, top) / top) * (base - 14);
   const pick = (event) => {
@@ -86,7 +96,7 @@ export function batchChart(batches) {
   const leave = () => ((over = null), update());
   return h(
     "figure",
-    { class: "batches" },
+    { class: "batches", ref: (node) => node && resized.observe(node) },
     h(
       "figcaption",
       {},
@@ -109,9 +119,9 @@ export function batchChart(batches) {
           HOPS.map(([name]) => {
             const from = y(sum);
             sum += each[`${name}_ms`];
-            return h("rect", { class: name, x: x.toFixed(2), width: Math.max(1, room - (room > 5 ? 1.5 : 0.4)).toFixed(2), y: y(sum).toFixed(2), height: Math.max(0, from - y(sum)).toFixed(2) });
+            return h("rect", { class: name, x: x.toFixed(2), width: bar.toFixed(2), y: y(sum).toFixed(2), height: Math.max(0, from - y(sum)).toFixed(2) });
           }),
-          each.total > top && h("path", { class: "beyond", d: `M${(x + room / 2 - 3).toFixed(1)} 11l3 -5 3 5z` }),
+          each.total > top && h("path", { class: "beyond", d: `M${(x + bar / 2 - 3).toFixed(1)} 11l3 -5 3 5z` }),
         );
       }),
       all.length > 1 && h("text", { class: "axis", x: left, y: height - 4 }, time(all[0].at)),

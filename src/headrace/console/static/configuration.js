@@ -43,7 +43,7 @@ export const configuration = {
         h("p", { class: "muted" }, counted(shown.length, "setting"), " · ", h("code", {}, found.config)),
       ),
       shown.length === 0 && empty("search", "No setting", "None has this text in its name or value."),
-      [...groups].map(([group, settings]) => panel(group, { key: group, cls: "settings" }, h("dl", {}, settings.map((each) => [h("dt", { key: each.key }, each.key.slice(group === "General" ? 0 : group.length + 1)), h("dd", { key: `${each.key}=` }, valueOf(each), h("small", { class: "muted", title: each.from }, origin(each.from)))])))),
+      h("div", { class: "groups" }, [...groups].map(([group, settings]) => panel(group, { key: group, cls: "settings" }, h("dl", {}, settings.map((each) => [h("dt", { key: each.key }, each.key.slice(group === "General" ? 0 : group.length + 1)), h("dd", { key: `${each.key}=` }, valueOf(each), h("small", { class: "muted", title: each.from }, origin(each.from)))]))))),
     ];
   },
 };

@@ -3,7 +3,7 @@
  */
 
 import { h, update } from "./dom.js";
-import { count, ms, position, time, words } from "./format.js";
+import { count, counted, ms, position, time, words } from "./format.js";
 import { icon } from "./icons.js";
 import { follow } from "./rpc.js";
 import { empty, loading, pill } from "./ui.js";
@@ -27,7 +27,8 @@ let ending = new AbortController();
 
 export const events = {
   title: "Events",
-  enter() {
+  /** Follow from the start, whatever view is shown: the engine remembers none before. */
+  begin() {
     ending.abort();
     ending = new AbortController();
     follow("Events", () => ({ after: newest }), ending.signal, {
@@ -35,7 +36,6 @@ export const events = {
       state: (now, error) => ((open = now === "open"), (trouble = error?.message ?? ""), update()),
     });
   },
-  leave: () => ending.abort(),
   tools: () => pill(open ? "live" : "reconnecting"),
   render() {
     const text = filter.toLowerCase();
@@ -64,7 +64,9 @@ function take(each) {
   if (!each.number) return;
   newest = each.number;
   found.unshift({ ...each, text: JSON.stringify(each).toLowerCase() });
-  found.length = Math.min(found.length, MOST);
+  // The frequent ones must not push the others out.
+  const same = found.filter((other) => FREQUENT.has(other.event) === FREQUENT.has(each.event));
+  if (same.length > MOST) found.splice(found.indexOf(same.at(-1)), 1);
 }
 
 function one(each) {
@@ -87,7 +89,8 @@ function sentence(each) {
   const parts = [];
   if (each.new) parts.push(each.old ? `${words(each.old)} → ${words(each.new)}` : words(String(each.new)));
   if (each.table) parts.push(each.table);
-  for (const name of ["inserts", "updates", "deletes", "truncates", "rows", "count"]) if (each[name]) parts.push(`${count(each[name])} ${name === "count" ? (each.event === "dead_letters_written" ? "dead letters" : "events") : name}`);
+  for (const name of ["inserts", "updates", "deletes", "truncates", "rows"]) if (each[name]) parts.push(`${count(each[name])} ${name}`);
+  if (each.count) parts.push(counted(each.count, each.event === "dead_letters_written" ? "dead letter" : "event"));
   if (each.error) parts.push(`${each.error.message}${each.attempt ? ` (attempt ${each.attempt})` : ""}`);
   if (each.reason) parts.push(each.reason);
   if (each.policy) parts.push(`policy ${each.policy}`);

@@ -3,7 +3,7 @@
  */
 
 import { hopBar, sparkline } from "./charts.js";
-import { h, update } from "./dom.js";
+import { h } from "./dom.js";
 import { bytes, count, counted, ms, position, rate, seconds } from "./format.js";
 import { icon } from "./icons.js";
 import { history, pipelines, rateOf, sources, store } from "./store.js";
@@ -28,7 +28,7 @@ function summary() {
   const letters = sum((each) => each.dead_letters);
   return tiles(
     tile("Pipelines ready", `${ready} of ${all.length}`, store.status.ready ? "all is applied" : reasons(), { look: store.status.ready ? "ok" : "warn" }),
-    tile("Changes per second", rate(sum((each) => rateOf(`pipeline:${each.name}`))), "all pipelines"),
+    tile("Changes/s", rate(sum((each) => rateOf(`pipeline:${each.name}`))), "all pipelines"),
     tile("Latency, median", p50 < 0 ? "–" : ms(p50), p95 < 0 ? "no batch yet" : `95 % within ${ms(p95)}`),
     tile("Lag", lag < 0 ? "–" : seconds(lag), "oldest change not applied"),
     tile("Dead letters", count(letters), letters ? link("letters", "Look at them") : "every row was applied", { look: letters ? "warn" : "" }),
@@ -85,6 +85,8 @@ function lane(source) {
 function pipe(each) {
   const error = each.error ?? each.set_aside;
   const total = each.hops.total;
+  // What the card of the source says already is not said again.
+  const why = each.reason.startsWith(`source ${each.source} `) ? "" : each.reason || error?.message;
   return h(
     "article",
     { class: "card", "data-wire": `pipe:${each.name}`, "data-rate": rateOf(`pipeline:${each.name}`) ? "live" : "still" },
@@ -95,7 +97,7 @@ function pipe(each) {
       figure(rate(rateOf(`pipeline:${each.name}`)), "changes/s", sparkline(history(`pipeline:${each.name}`), "rate", { label: `Changes per second of pipeline ${each.name}, last minute` })),
       h("div", { class: "lat" }, h("p", {}, h("b", {}, total ? ms(total.p50_ms) : "–"), h("span", { class: "muted" }, " median"), total && h("span", { class: "muted" }, ` · ${ms(total.p95_ms)} p95`)), hopBar(each.hops)),
     ),
-    (each.reason || error) && h("p", { class: "reason" }, each.reason || error.message),
+    why && h("p", { class: "reason" }, why),
   );
 }
 
@@ -163,5 +165,3 @@ function wire(lane) {
     }
   });
 }
-
-matchMedia("(min-width: 1000px)").addEventListener("change", update);

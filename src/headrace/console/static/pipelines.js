@@ -21,13 +21,13 @@ export const pipelineList = {
     const columns = [
       ["Pipeline", (each) => [link(to(each), each.name, "strong"), each.reason && h("small", { class: "reason" }, each.reason)]],
       ["State", (each) => pill(each.state)],
-      ["From → to", (each) => h("span", { class: "muted" }, `${each.source} → ${each.target}`)],
+      ["From → to", (each) => h("span", { class: "muted" }, `${each.source} → ${each.target}`), "wide"],
       ["Changes/s", (each) => h("span", { class: "sparked" }, sparkline(history(`pipeline:${each.name}`), "rate", { label: `Changes per second of ${each.name}`, width: 80, height: 20 }), h("b", {}, rate(rateOf(`pipeline:${each.name}`)))), "number"],
-      ["Latency", (each) => (each.hops.total ? [ms(each.hops.total.p50_ms), h("small", { class: "muted" }, `p95 ${ms(each.hops.total.p95_ms)}`)] : "–"), "number"],
+      ["Latency", (each) => (each.hops.total ? h("span", {}, ms(each.hops.total.p50_ms), " ", h("small", { class: "muted" }, `p95 ${ms(each.hops.total.p95_ms)}`)) : "–"), "number"],
       ["Lag", (each) => seconds(each.lag_seconds), "number"],
       ["Rows", (each) => count(each.rows), "number"],
       ["Dead letters", (each) => (each.dead_letters ? h("a", { class: "warned", href: `#/letters/${encodeURIComponent(each.name)}` }, icon("warn"), count(each.dead_letters)) : "0"), "number"],
-      ["Last change", (each) => h("span", { title: time(each.last_change) }, ago(each.last_change))],
+      ["Last change", (each) => h("span", { title: time(each.last_change) }, ago(each.last_change)), "wide"],
       ["", (each) => pauseOrResume(each, { kind: "small" }), "end"],
     ];
     return panel("", { label: "Pipelines", cls: "flush" }, table("Pipelines", columns, all, { key: (each) => each.name, cls: "cards" }));
@@ -112,7 +112,7 @@ function overview(each) {
   const total = each.hops.total;
   return [
     tiles(
-      tile("Changes per second", rate(rateOf(`pipeline:${each.name}`)), `${count(each.changes)} since the start`),
+      tile("Changes/s", rate(rateOf(`pipeline:${each.name}`)), `${count(each.changes)} since the start`),
       tile("Latency, median", total ? ms(total.p50_ms) : "–", total ? `95 % within ${ms(total.p95_ms)}` : "no batch yet"),
       tile("Lag", seconds(each.lag_seconds), each.applying ? `a batch of ${count(each.applying.changes)} for ${seconds(each.applying.seconds)}` : "oldest change not applied"),
       tile("Rows", count(each.rows), counted(each.tables.length, "table")),
@@ -136,7 +136,7 @@ function overview(each) {
 
 function hopTable(each) {
   const rows = [["captured", "read", "commit → engine"], ["flushed", "log", "engine → change log"], ["job", "compute", "filters, transforms"], ["applied", "apply", "written to the target"], ["total", "in all", "commit → readers"]];
-  return table("Latency by hop", [["Hop", ([id, label]) => h("span", { class: "hopname" }, id !== "total" && h("i", { class: id, "aria-hidden": "true" }), label)], ["What", (row) => h("span", { class: "muted" }, row[2])], ["Median", ([id]) => ms(each.hops[id]?.p50_ms), "number"], ["p95", ([id]) => ms(each.hops[id]?.p95_ms), "number"]], rows, { key: ([id]) => id, cls: "plain", row: ([id]) => ({ class: id === "total" ? "sum" : null }) });
+  return table("Latency by hop", [["Hop", ([id, label]) => h("span", { class: "hopname" }, id !== "total" && h("i", { class: id, "aria-hidden": "true" }), label)], ["What", (row) => h("span", { class: "muted" }, row[2]), "wide"], ["Median", ([id]) => ms(each.hops[id]?.p50_ms), "number"], ["p95", ([id]) => ms(each.hops[id]?.p95_ms), "number"]], rows, { key: ([id]) => id, cls: "bare", row: ([id]) => ({ class: id === "total" ? "sum" : null }) });
 }
 
 const counts = (of) =>

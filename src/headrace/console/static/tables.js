@@ -45,7 +45,7 @@ export const browser = {
     if (pipeline) open();
   },
   leave: () => ending.abort(),
-  tools: () => known && store.status && h("button", { class: "button", type: "button", "aria-pressed": String(live), onclick: toggle }, icon(live ? "pause" : "play"), live ? "Live" : "Paused"),
+  tools: () => known && store.status && h("button", { class: "button", type: "button", onclick: toggle }, icon(live ? "pause" : "play"), live ? "Stop following" : "Follow changes"),
   render() {
     if (!pipeline) return choice();
     return [picker(), trouble ? problem(trouble, { again: open }) : !known ? loading("the table") : !known.readable ? empty("table", "These rows are not here", `The target of ${pipeline} stores them elsewhere; read them there.`) : !table() ? empty("table", "No table yet", "The pipeline has not opened its target yet.") : h("div", { class: "browser" }, found(), feed())];
@@ -69,7 +69,7 @@ async function open() {
     const answer = await call("Tables", { pipeline });
     if (asked !== pipeline) return;
     known = answer;
-    if (table()) name = table().table;
+    if (table()) [name, sort] = [table().table, { column: table().key[0] ?? "", down: false }];
     if (known.readable && table()) await ask(), follow_();
   } catch (error) {
     trouble = error;
@@ -206,7 +206,7 @@ function take(each) {
 }
 
 function feed() {
-  const look = !live ? ["paused", {}] : link_ === "open" || changes.length ? ["live", {}] : link_ === "broken" ? ["reconnecting", {}] : ["live", { text: "listening" }];
+  const look = !live ? ["paused", { text: "not followed" }] : link_ === "open" || changes.length ? ["live", {}] : link_ === "broken" ? ["reconnecting", {}] : ["live", { text: "listening" }];
   return panel("Changes", { cls: "feed", tools: pill(...look) },
     changes.length === 0 ? h("p", { class: "muted" }, live ? "Changes of this table appear here as they are applied." : "Paused: changes are not followed.") : h("ol", {}, changes.map((each) => h("li", { key: each.number, class: each.op }, h("p", {}, h("time", {}, time(each.at, { millis: true })), h("b", { class: "op" }, each.op), h("code", {}, each.key.map(value).join(", "))), difference(each)))));
 }

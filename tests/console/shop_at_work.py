@@ -35,7 +35,11 @@ pipelines {
   orders {
     source = shop
     tables = [orders]
-    target { type = indexed-memory, lookup_fields = [number], indexes.by_customer { fields = [customer_id] } }
+    target {
+      type = indexed-memory
+      lookup_fields = [number]
+      indexes.by_customer { fields = [customer_id] }
+    }
   }
   customers { source = shop, tables = [customers], target { type = indexed-memory } }
   paid-orders {

@@ -27,7 +27,7 @@ from headrace.observe.events import (
     ChangesReceived,
     LagUpdated,
 )
-from headrace.targets.target import Readable
+from headrace.targets.target import Readable, ReadableTable
 
 if TYPE_CHECKING:
     from headrace.deadletters.letter import DeadLetter, Image
@@ -149,7 +149,7 @@ def _milliseconds(begin: float, end: float) -> float:
     return max(0.0, round(1_000 * (end - begin), 3))
 
 
-def _table_fields(name: str, table: table_reads.ReadableTable) -> dict[str, Any]:
+def _table_fields(name: str, table: ReadableTable) -> dict[str, Any]:
     try:
         lookup = list(table.columns_of(None))
     except HeadraceError:

@@ -24,7 +24,7 @@ QUICK ?=
 ONLY ?=
 
 .PHONY: help setup demo test check nightly lint types format fresh bench simulate test-crash \
-	test-cluster test-s3 test-postgres test-spark soak mutate lock reference wheel clean
+	test-cluster test-s3 test-postgres test-spark soak mutate lock reference proto wheel clean
 
 help: ## show this list
 	@echo "Headrace streams every committed change from your database, through Spark, to your tables and services."
@@ -96,6 +96,9 @@ mutate: setup ## break the code on purpose; each break must make a test fail (JO
 
 reference: setup ## write the generated pages of docs
 	@$(PYTHON_HERE) -m tools.reference
+
+proto: setup ## generate src/headrace/v1 from proto/
+	@$(PYTHON_HERE) -m tools.proto
 
 wheel: setup ## build headrace-core and headrace as wheels, in dist/
 	@$(PYTHON_HERE) -m tools.wheel

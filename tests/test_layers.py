@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
     "api": _API,
-    "cli": _API | {"api", "embedded"},
+    "server": _API | {"api"},
+    "cli": _API | {"api", "embedded", "server"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
 """
@@ -215,6 +216,10 @@ def loaded_by(statement: str) -> set[str]:
         (
             "import headrace.config.load, headrace.engine.from_config",
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
+        ),
+        (
+            "import headrace.server.security, headrace.server.tls",
+            {"pyspark", "pyarrow", "numpy", "pandas", "headrace.engine"},
         ),
         (
             "import headrace.testing",

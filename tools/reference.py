@@ -36,6 +36,7 @@ _PARTS = {
     "targets": "Targets of a pipeline.",
     "config": "Configuration files and options.",
     "control": "The engine and its data directory.",
+    "serving": "The server on the network.",
 }
 
 _INTRODUCTION = """\

@@ -21,12 +21,13 @@ import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.cpu import MARK
 from tests.support.patience import slowness
-from tests.support.worker import SHARED
+from tests.support.worker import ENDED, FORKED, JOBS, SHARED
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ROOT / ".cache" / "test-times.json"
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked, words = parser.parse_known_args(arguments)
     asked.paths += words  # options of pytest's
     # Tests wait for threads and processes now and then: others have the cores meanwhile.
-    jobs = asked.jobs or (3 if asked.tier == "fast" else 4)
+    jobs = asked.jobs or 4
     whole = not asked.paths and asked.marked is None
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as folder:
@@ -190,31 +191,35 @@ def run(
     seed = os.environ.get("SEED") or str(random.randrange(2**32))
     print(f"The tests of a file are run in the order of SEED={seed}.", flush=True)
     words += [marked or MARKED[tier], f"--randomly-seed={seed}", *paths]
-    workers = []
+    with (shared / "output-0.txt").open("wb") as printed:
+        first = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment(tier, shared, jobs),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
     try:
-        for number in range(jobs):
-            with (shared / f"output-{number}.txt").open("wb") as output:
-                workers.append(
-                    subprocess.Popen(
-                        [sys.executable, *words],
-                        cwd=ROOT,
-                        env=environment(tier, shared, number),
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-        outcome = _watch(shared, workers)
+        outcome = _watch(shared, first)
     finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGINT)
-                worker.wait()
-    for number in range(jobs):
-        _show_failures((shared / f"output-{number}.txt").read_text(errors="replace"), outcome)
+        if not (shared / ENDED).exists():
+            for pid in _read(shared / FORKED):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGINT)
+        if first.poll() is None:
+            first.send_signal(signal.SIGINT)
+            first.wait()
+    for output in sorted(shared.glob("output-*.txt")):
+        _show_failures(output.read_text(errors="replace"), outcome)
     return outcome
 
 
-def environment(tier: str, shared: Path, number: int) -> dict[str, str]:
+def _read(numbers: Path) -> list[int]:
+    """Return what a worker wrote; nothing if it forked none."""
+    return json.loads(numbers.read_text()) if numbers.exists() else []
+
+
+def environment(tier: str, shared: Path, jobs: int) -> dict[str, str]:
     """Return what a process of the run sees: one zone, bytecode, a JVM for short lives."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {
@@ -225,15 +230,16 @@ def environment(tier: str, shared: Path, number: int) -> dict[str, str]:
         "TESTS_SLOWNESS": str(slowness()),
         "TESTS_SEEN_DIR": str(shared / "seen"),
         SHARED: str(shared),
-        MARK: f"{shared.name}-{number}",
+        JOBS: str(jobs),
+        MARK: f"{shared.name}-0",
     }
 
 
-def _watch(shared: Path, workers: Sequence[subprocess.Popen[bytes]]) -> Outcome:
+def _watch(shared: Path, first: subprocess.Popen[bytes]) -> Outcome:
     """Print how far the run is until all processes have ended; return what they wrote."""
     shown, failed = 0, set[str]()
     while True:
-        ended = all(worker.poll() is not None for worker in workers)
+        ended = first.poll() is not None
         outcome = gathered(shared)
         for test in outcome.tests:
             if test.outcome == "failed" and test.id not in failed:
@@ -244,9 +250,14 @@ def _watch(shared: Path, workers: Sequence[subprocess.Popen[bytes]]) -> Outcome:
             shown = len(outcome.tests)
             print(f"{shown} of {outcome.collected} tests, {len(failed)} failed", flush=True)
         if ended:
-            outcome.exits = [worker.returncode for worker in workers]
+            outcome.exits = exits(shared, first.returncode)
             return outcome
         time.sleep(0.5)
+
+
+def exits(shared: Path, first: int) -> list[int]:
+    """Return the exit codes of the first process, and of those that it forked and waited for."""
+    return [first, *_read(shared / ENDED)]
 
 
 def gathered(shared: Path) -> Outcome:

@@ -77,16 +77,25 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - NoAnswer                 the engine is there and does not answer
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
+    - Forbidden                a token lacks the role, or the right to a table
+    - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
                                or it lagged behind by more than its limit
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+  + ServingError             the server on the network
+    - Unauthenticated          the caller has not proved who it is
+    - LimitReached             a request is too large, or too many are open
+    - RequestTimeout           a request was sent too slowly
+    - PortTaken                a port of the server cannot be opened; it is tried again
+    - ServerFailed             the server's process ended; it is started again
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
     - Unused                   a part that is not used: a warning
+    - BadCertificate           a certificate or key that a server cannot use
     - InlineSecret, NoSecret   a password in the configuration; a reference without a secret
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
                                ConfigUnreadable
@@ -107,6 +116,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
     "BadExpression",
@@ -142,6 +152,7 @@ __all__ = [
     "DeadLettersElsewhere",
     "FellBehind",
     "Fenced",
+    "Forbidden",
     "FunctionFailed",
     "HeadraceError",
     "HistoryLost",
@@ -153,6 +164,7 @@ __all__ = [
     "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
+    "LimitReached",
     "Locked",
     "LostLog",
     "MissingKey",
@@ -163,6 +175,7 @@ __all__ = [
     "NoKey",
     "NoRoom",
     "NoSecret",
+    "NotAvailable",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -172,19 +185,23 @@ __all__ = [
     "OtherSource",
     "Outdated",
     "PipelineError",
+    "PortTaken",
     "PositionExpired",
     "PublicationRefused",
     "ReaderTaken",
     "RecorderFailed",
     "RecordsRefused",
     "Reopening",
+    "RequestTimeout",
     "RowFailed",
     "RowRefused",
     "RowsGivenUp",
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
+    "ServerFailed",
     "ServerRefused",
+    "ServingError",
     "SetAside",
     "SettingError",
     "SlotBusy",
@@ -204,6 +221,7 @@ __all__ = [
     "TargetError",
     "TooManyFailed",
     "Truncated",
+    "Unauthenticated",
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",
@@ -635,6 +653,13 @@ class WrongValue(SettingError):
     remedy = "Use one of the values that the message names."
 
 
+class BadCertificate(SettingError):
+    """A certificate, its key or a file of authorities cannot be used for TLS."""
+
+    code = "config.bad_certificate"
+    remedy = "Use the files of one certificate that is valid now, in PEM, with a key of mode 0600."
+
+
 class UnknownPart(SettingError):
     """The type of a source, target, filter or transform is not known."""
 
@@ -864,6 +889,22 @@ class BadRequest(ControlError):
     )
 
 
+class Forbidden(ControlError):
+    """The role or the tables of the caller's token do not permit this."""
+
+    code = "control.forbidden"
+    exit_code = 5
+    remedy = "Use a token with the role, or the table, that the message names."
+
+
+class NotAvailable(ControlError):
+    """This version has no such call, or not the part that it needs."""
+
+    code = "control.not_available"
+    exit_code = 1
+    remedy = "The message names the part that is missing; a later version may have it."
+
+
 class InvalidConfiguration(ControlError):
     """The configuration has errors. All of them are reported together."""
 
@@ -886,6 +927,58 @@ class InvalidConfiguration(ControlError):
         if len(codes) == 1 and HeadraceError.exit_code not in codes:
             (self.exit_code,) = codes
         return self
+
+
+# --- the server on the network --------------------------------------------------------------------
+
+
+class ServingError(HeadraceError):
+    """The server refused a request."""
+
+    code = "serving.failed"
+
+
+class Unauthenticated(ServingError):
+    """The caller has not proved who it is."""
+
+    code = "serving.unauthenticated"
+    exit_code = 5
+    remedy = (
+        "Give a token of this server: --token-file FILE, or the environment variable"
+        " HEADRACE_TOKEN. headrace token new NAME makes one."
+    )
+
+
+class LimitReached(ServingError):
+    """A request is larger than allowed, or too many are open. Nothing was done."""
+
+    code = "serving.limit_reached"
+    exit_code = 4
+    remedy = "Send less, or try again later. Or raise the limit in the section server.limits."
+
+
+class RequestTimeout(ServingError):
+    """A request was sent more slowly than allowed. Nothing was done."""
+
+    code = "serving.request_timeout"
+    exit_code = 4
+    remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
+
+
+class PortTaken(ServingError):
+    """A port of the server cannot be opened. The engine runs, and the port is tried again."""
+
+    code = "serving.port_taken"
+    exit_code = 4
+    remedy = "Stop the other process, or choose another port in the section server."
+
+
+class ServerFailed(ServingError):
+    """The process that serves the network ended. The engine runs, and starts it again."""
+
+    code = "serving.server_failed"
+    exit_code = 4
+    remedy = "See logs/server.log in the data directory for the reason."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

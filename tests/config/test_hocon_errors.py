@@ -105,7 +105,7 @@ def bomb(first: str, again: str) -> str:
         pytest.param(bomb("[1]", "@@"), marks=pytest.mark.slow),
         bomb("{ x = 1 }", "{ x = @, y = @ }"),
         bomb("1", "{ x = @ }"),
-        "a = x\n" + "a = ${a}${a}\n" * 40,
+        pytest.param("a = x\n" + "a = ${a}${a}\n" * 40, marks=pytest.mark.slow),
         # A knot: each of thirty values refers to all of them.
         "".join(f"a{n} = 1\n" for n in range(30))
         + "".join(f"a{n} = [{', '.join(f'${{a{m}}}' for m in range(30))}]\n" for n in range(30)),

@@ -125,6 +125,29 @@ def test_an_edit_gives_the_row_other_values_and_stays_when_the_target_is_rebuilt
         assert engine.dead_letters() == ()
 
 
+@pytest.mark.meets("ACC-16")
+def test_rows_of_one_copy_that_failed_are_told_apart_by_their_keys(market: Market) -> None:
+    market.put("orders", 1, status="bad")
+    market.put("orders", 2, status="bad")
+    orders, runner = memory(), Runner("bad")
+    with market.engine(market.pipeline(orders), runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        first, second = engine.dead_letters()
+        assert first.position == second.position, "where the copy began"
+        with pytest.raises(CannotReplay, match="Several dead letters match"):
+            engine.edit_dead_letter("orders", first.position, {"status": "repaired"})
+        with pytest.raises(CannotReplay, match="No such dead letter"):
+            engine.replay_dead_letters("orders", key=[9])
+        (outcome,) = engine.edit_dead_letter(
+            "orders", first.position, {"status": "repaired"}, key=[2]
+        )
+        assert outcome.dead_letter.key == (2,)
+        assert status(orders, 2) == "repaired"
+        (purged,) = engine.purge_dead_letters("orders", key=[1])
+        assert (purged.dead_letters, purged.keys) == (1, 1)
+        assert engine.dead_letters() == ()
+
+
 def test_a_row_is_edited_again_and_again_and_the_last_edit_counts(market: Market) -> None:
     orders, runner = memory(), Runner("bad", "worse")
     engine = market.engine(market.pipeline(orders), runner=runner)

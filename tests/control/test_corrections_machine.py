@@ -101,7 +101,7 @@ class Corrected(RuleBasedStateMachine):
     def replay(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.waiting)))
         outcomes = self.engine.replay_dead_letters(
-            "orders", position=self._first(key).position, timeout=PATIENCE
+            "orders", position=self._first(key).position, key=[key], timeout=PATIENCE
         )
         assert [each.outcome for each in outcomes] == self._apply(key)
 
@@ -117,7 +117,7 @@ class Corrected(RuleBasedStateMachine):
     def edit(self, data: st.DataObject, status: str) -> None:
         key = data.draw(st.sampled_from(sorted(self.waiting)))
         outcomes = self.engine.edit_dead_letter(
-            "orders", self._first(key).position, {"status": status}, timeout=PATIENCE
+            "orders", self._first(key).position, {"status": status}, key=[key], timeout=PATIENCE
         )
         self.waiting[key][0] = status
         assert [each.outcome for each in outcomes] == self._apply(key)
@@ -196,7 +196,8 @@ class Corrected(RuleBasedStateMachine):
             outcomes.append("applied")
         if waiting:
             self.waiting[key] = waiting
-            outcomes += ["failed", *["waiting"] * (len(waiting) - 1)]
+            # They are computed together: each that cannot be says so itself.
+            outcomes += ["failed" if each in self.runner.bad else "waiting" for each in waiting]
         return outcomes
 
     def _copied(self) -> None:

@@ -17,6 +17,7 @@ from headrace.storage.disk import RealDisk
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database, wait_until
 from tests.postgres.test_stream import BOTH, Slots, slots, take
+from tests.support.patience import slowness
 
 __all__ = ["slots"]
 
@@ -144,7 +145,8 @@ def test_the_server_hears_from_a_stream_while_its_reader_is_away(
 @pytest.mark.usefixtures("unprompted")
 def test_streams_outlive_the_servers_timeout_whatever_their_readers_do(slots: Slots) -> None:
     # The time is the server's own, and so it has to pass: once and more for each.
-    timeout, longer = "options='-c wal_sender_timeout=5s'", 6.0
+    seconds = round(5 * slowness())
+    timeout, longer = f"options='-c wal_sender_timeout={seconds}s'", seconds + 1
     names = slots.make(), slots.make()
     streams = [
         slots.open(slot, timeout, direct=way)

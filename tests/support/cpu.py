@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,10 +39,19 @@ class Meter:
     _others: dict[int, int] = field(default_factory=dict)
     """Processes that are not of this worker: their numbers, and when they began."""
     _alive: dict[int, _Process] = field(default_factory=dict)
+    _excluded: set[int] = field(default_factory=set)
     _gone: float = 0.0
     _ended: float = 0.0
     """What children had used that had ended at the last look."""
     _total: float = 0.0
+
+    def restart(self, mark: str) -> None:
+        """Begin at nothing, in a process that was forked."""
+        self.__init__(mark)  # type: ignore[misc]
+
+    def exclude(self, pids: Iterable[int]) -> None:
+        """Do not count these children, nor what they start."""
+        self._excluded |= {*pids}
 
     def seconds(self, with_others: bool = True) -> float:
         """Return the CPU seconds so far; `with_others` looks for processes that still run."""
@@ -67,7 +77,8 @@ class Meter:
         before, self._alive = self._alive, {}
         others, self._others = self._others, {}
         present = {pid: seen for pid in numbers if (seen := _read(pid)) is not None}
-        present.pop(os.getpid(), None)
+        for pid in (os.getpid(), *self._excluded):
+            present.pop(pid, None)
         # Parents before their children, whose numbers may be lower.
         for pid, seen in sorted(present.items(), key=lambda each: each[1].begun):
             known = before.get(pid)
@@ -84,6 +95,8 @@ class Meter:
                 self._gone += last.seconds
 
     def _is_ours(self, pid: int, seen: _Process) -> bool:
+        if seen.parent in self._excluded:
+            return False  # its environment may be ours, if it was forked only
         by_parent = seen.parent == os.getpid() or seen.parent in self._alive
         return by_parent or _is_marked(pid, self.mark)
 

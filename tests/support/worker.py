@@ -1,9 +1,10 @@
 """
 One of the pytest processes that share a run of the tests (a plugin of pytest).
 
-`tools/run_tests.py` starts several of them on the same tests. Each collects everything, claims one
-file after the other, and writes a line for every test that it ran. Alone, without the runner, this
-plugin only looks for processes that a test starts and does not say so.
+`tools/run_tests.py` starts the first one. It collects the tests and forks the others, because
+collecting takes as long as a sixth of the fast tests. Then each claims one file after the other,
+and writes a line for every test that it ran. Alone, without the runner, this plugin only looks for
+processes that a test starts and does not say so.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import strategies as st
@@ -26,6 +28,12 @@ from tests.support.patience import slowness
 
 SHARED = "TESTS_RUN"
 """The folder that the processes of a run share."""
+
+JOBS = "TESTS_JOBS"
+"""How many processes share the run."""
+
+FORKED, ENDED = "forked.json", "ended.json"
+"""Files in the shared folder: the numbers of the forked processes, and their exit codes."""
 
 COSTS = ("cluster", "s3", "crash", "spark", "server", "process", "slow")
 """What a test needs, the dearest first; one with none of them is fast."""
@@ -47,7 +55,11 @@ STARTS_PROCESSES = {"cluster", "s3", "crash", "spark", "server", "process"}
 SHARED_FOLDER = os.environ.pop(SHARED, None)
 """That of this run; taken out of the environment, for a pytest that a test starts is alone."""
 
+_jobs = int(os.environ.pop(JOBS, "1"))
+
 _meter = Meter()
+_forked: list[int] = []
+"""The processes that this one forked."""
 _left_out: list[pytest.Item] = []
 _started: list[str] = []
 
@@ -89,6 +101,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{session.testsfailed} errors during collection")
+    _fork_others(session.config, Path(SHARED_FOLDER))
     items = _claimed(session.items, Path(SHARED_FOLDER))
     item = next(items, None)
     while item is not None:
@@ -101,6 +114,42 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             raise session.Interrupted(session.shouldstop)
         item = following
     return True
+
+
+def _fork_others(config: pytest.Config, shared: Path) -> None:
+    """Fork the other processes of the run, each with an output, a ledger and a meter of its own."""
+    run = os.environ[MARK].rpartition("-")[0]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in range(1, _jobs):
+        with warnings.catch_warnings():
+            # Libraries have threads that wait, and take care of a fork themselves.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid:
+            _forked.append(pid)
+            continue
+        _forked.clear()
+        os.environ[MARK] = f"{run}-{number}"
+        _redirect(config, shared / f"output-{number}.txt")
+        _meter.restart(os.environ[MARK])
+        ledger: Any = config.pluginmanager.get_plugin("headrace-ledger")
+        ledger.restart()
+        return
+    _meter.exclude(_forked)
+    (shared / FORKED).write_text(json.dumps([*_forked]))
+
+
+def _redirect(config: pytest.Config, output: Path) -> None:
+    """Write what this process prints to a file; captures hold what they found when they began."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    capture.stop_global_capturing()
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    capture.start_global_capturing()
+    capture.suspend_global_capture(in_=False)
 
 
 def _claimed(items: Sequence[pytest.Item], shared: Path) -> Iterator[pytest.Item]:
@@ -142,9 +191,18 @@ class Ledger:
     """Writes a line for every test to the file of this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / f"worker-{os.getpid()}.jsonl").open("a")
+        self._folder = folder
+        self._file = self._opened()
         self._outcomes: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+
+    def _opened(self) -> TextIO:
+        return (self._folder / f"worker-{os.getpid()}.jsonl").open("a")
+
+    def restart(self) -> None:
+        """Write to another file, in a process that was forked."""
+        self._file.close()
+        self._file = self._opened()
 
     def write(self, **line: object) -> None:
         """Append a line, at once visible to others."""
@@ -202,6 +260,15 @@ def pytest_configure(config: pytest.Config) -> None:
         importlib.import_module("inotify_simple").INotify().close()
     if SHARED_FOLDER is not None:
         config.pluginmanager.register(Ledger(Path(SHARED_FOLDER)), "headrace-ledger")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Wait for the processes that were forked, and keep how they ended."""
+    if SHARED_FOLDER is None or not _forked:
+        return
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in _forked]
+    (Path(SHARED_FOLDER) / ENDED).write_text(json.dumps(ended))
 
 
 @pytest.hookimpl(trylast=True)

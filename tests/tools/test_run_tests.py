@@ -24,6 +24,7 @@ from tools.run_tests import (
     Result,
     budgets,
     environment,
+    exits,
     folder_of,
     gathered,
     slowest,
@@ -42,7 +43,7 @@ FILES = {f"test_{letter}.py": "def test_one(): pass\ndef test_two(): pass\n" for
 
 
 def run_two(folder: Path, files: dict[str, str], *words: str) -> Outcome:
-    """Run both processes of a run on these files, one after the other begun, and read the end."""
+    """Run both processes of a run on these files, and read the end."""
     shared = folder / "shared"
     (shared / "seen").mkdir(parents=True)
     (shared / "times.json").write_text("{}")
@@ -53,19 +54,17 @@ def run_two(folder: Path, files: dict[str, str], *words: str) -> Outcome:
     )
     for name, text in files.items():
         (project / name).write_text(text)
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.worker", *words],
-            cwd=project,
-            env={**environment("test", shared, number), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for number in range(2)
-    ]
-    said = [worker.communicate()[0].decode() for worker in workers]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.worker", *words],
+        cwd=project,
+        env={**environment("test", shared, 2), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout, done.stderr, (shared / "output-1.txt").read_text()
     outcome = gathered(shared)
-    outcome.exits = [worker.returncode for worker in workers]
+    outcome.exits = exits(shared, done.returncode)
     assert outcome.collected, said
     return outcome
 

@@ -18,6 +18,10 @@ from headrace.errors import (
     ControlError,
     HeadraceError,
     InvalidConfiguration,
+    LimitReached,
+    NotAvailable,
+    RequestTimeout,
+    Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -44,11 +48,14 @@ _DETAIL = "headrace.v1.Error"
 _STATUS = {
     "invalid_argument": 400,
     "failed_precondition": 400,
+    "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
+    "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
+    "deadline_exceeded": 504,
 }
 _BY_EXIT_CODE = {
     2: "invalid_argument",
@@ -162,6 +169,15 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     return ControlError(text, status=fields.get("code", "unknown"))
 
 
+def internal_error(error: BaseException) -> ControlError:
+    """Return the error for a mistake of ours, which the caller has logged."""
+    return ControlError(
+        f"Internal error ({type(error).__name__})",
+        remedy="Please report this, and include the end of logs/headrace.log in the data"
+        " directory.",
+    )
+
+
 def error_object(error: HeadraceError) -> dict[str, Any]:
     """Return an error as `--json` prints it; for a configuration, with all its errors."""
     shown: dict[str, Any] = {
@@ -199,8 +215,16 @@ def _made(shown: Mapping[str, Any]) -> HeadraceError:
 def _code(error: HeadraceError) -> str:
     if isinstance(error, UnknownPipeline | UnknownIndex):
         return "not_found"
+    if isinstance(error, NotAvailable):
+        return "unimplemented"
     if isinstance(error, UnknownTable):
         return "failed_precondition"
+    if isinstance(error, Unauthenticated):
+        return "unauthenticated"
+    if isinstance(error, LimitReached):
+        return "resource_exhausted"
+    if isinstance(error, RequestTimeout):
+        return "deadline_exceeded"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

@@ -201,6 +201,9 @@ class ControlService:
         self._turn = threading.Lock()
         self.phase = phase
         self.step = ""
+        self.server: Callable[[], Mapping[str, Any]] | None = None
+        """Returns what a status says of the engine's server, if it has one."""
+
         self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
         self.unary: dict[str, Verb] = {
             "Status": Verb(EmptyRequest, self._status),
@@ -253,6 +256,7 @@ class ControlService:
             "ready": ready and engine.is_ready(),
             "spark_down_seconds": engine.spark_down_seconds(),
             "observers": [asdict(info) for info in engine.observers()],
+            "server": None if self.server is None else dict(self.server()),
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }

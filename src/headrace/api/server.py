@@ -284,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             return  # the client disconnected
         except Exception as error:  # noqa: BLE001 - a bug must not look like silence
             _log.failed("command failed", error, code="internal")
-            status, fields = connect.error_fields(_mistake(error))
+            status, fields = connect.error_fields(connect.internal_error(error))
             self._answer(status, connect.message(fields))
 
     def do_GET(self) -> None:
@@ -346,7 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         except Exception as raised:  # noqa: BLE001 - a bug must not look like an end
             _log.failed("command failed", raised, code="internal")
-            error = _mistake(raised)
+            error = connect.internal_error(raised)
         with suppress(OSError):
             self.wfile.write(connect.last_envelope(error))
 
@@ -381,11 +381,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
             super().finish()
-
-
-def _mistake(error: BaseException) -> ControlError:
-    return ControlError(
-        f"Internal error ({type(error).__name__})",
-        remedy="Please report this, and include the end of logs/headrace.log in the data"
-        " directory.",
-    )

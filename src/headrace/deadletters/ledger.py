@@ -109,6 +109,8 @@ class Selection:
     """Of changes before a position, or parked before a time."""
 
     position: Position | None = None
+    keys: Set[bytes] | None = None
+    """Of rows with one of these keys: rows of one copy have the same position."""
 
     def names(self, known: DeadLetterSummary) -> bool:
         """Return whether a dead letter is meant itself, and not only because it waits."""
@@ -124,6 +126,7 @@ class Selection:
             and self.table in (None, known.table)
             and self.code in (None, known.code)
             and self.position in (None, known.position)
+            and (self.keys is None or not self.keys.isdisjoint(known.keys))
         )
 
 

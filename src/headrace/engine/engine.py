@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -185,6 +186,11 @@ class Engine:
             raise
         self._state.started_at = time.time()
         self._state.running = True
+
+    @property
+    def data(self) -> Path:
+        """The data directory, absolute."""
+        return Path(self._state.options.data).expanduser().absolute()
 
     def cancel_start(self) -> None:
         """End a start that runs on another thread; at its next step it raises `NotRunning`."""
@@ -655,18 +661,20 @@ class Engine:
         code: str | None = None,
         before: Position | datetime | None = None,
         position: Position | None = None,
+        key: Sequence[object] | None = None,
         note: str = "",
     ) -> tuple[Purged, ...]:
         """
         Give up changes that became dead letters; return how many were purged, by table.
 
         All conditions must hold: of a table, with a code, of changes before a position or parked
-        before a time, at a position. Later changes of the same rows that wait behind them are
-        purged, too. Their keys are released, and later changes reach the target again, but its rows
-        may differ from the source's: `pipeline_info(pipeline).rows_given_up` counts them, until
-        `reload` copies the table again. `note` says who did it and why, and stays with them.
+        before a time, at a position, of the row with a key. Later changes of the same rows that
+        wait behind them are purged, too. Their keys are released, and later changes reach the
+        target again, but its rows may differ from the source's:
+        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again. `note` says who did it and why, and stays with them.
         """
-        selection = Selection(table, code, before, position)
+        keys = self._keys_of(pipeline, table, key)
+        selection = Selection(table, code, before, position, keys)
         purged = self.dead_letter_store(pipeline).purge(selection, note)
         for each in purged:
             _log.info(
@@ -687,6 +695,7 @@ class Engine:
         code: str | None = None,
         before: Position | datetime | None = None,
         position: Position | None = None,
+        key: Sequence[object] | None = None,
         note: str = "",
         dry_run: bool = False,
         timeout: float = 60.0,
@@ -701,7 +710,8 @@ class Engine:
         happen. The pipeline must be running. Raises `CannotReplay` with the reason if it cannot be
         done, or not within `timeout` seconds.
         """
-        selection = Selection(table, code, before, position)
+        keys = self._keys_of(pipeline, table, key)
+        selection = Selection(table, code, before, position, keys)
         return self._replay(pipeline, ReplayRequest(selection, None, note, dry_run), timeout)
 
     def edit_dead_letter(
@@ -711,6 +721,7 @@ class Engine:
         values: Mapping[str, object],
         *,
         table: str | None = None,
+        key: Sequence[object] | None = None,
         note: str = "",
         dry_run: bool = False,
         timeout: float = 60.0,
@@ -719,12 +730,22 @@ class Engine:
         Apply a dead letter with other values in its row; return what became of it.
 
         `values` has the new values by column, of the table as it was captured; key columns cannot
-        be edited. The rest is as for `replay_dead_letters`. The target's row then differs from the
-        source's, until the row changes at the source, or the table is copied again.
+        be edited. Rows of one copy that failed have the same position: `key` names the row, as in
+        `DeadLetter.key`. The rest is as for `replay_dead_letters`. The target's row then differs
+        from the source's, until the row changes at the source, or the table is copied again.
         """
-        selection = Selection(table, None, None, position)
+        selection = Selection(table, None, None, position, self._keys_of(pipeline, table, key))
         request = ReplayRequest(selection, dict(values), note, dry_run)
         return self._replay(pipeline, request, timeout)
+
+    def _keys_of(
+        self, pipeline: str, table: str | None, key: Sequence[object] | None
+    ) -> Set[bytes] | None:
+        """Return the key of a row as dead letters hold it; empty if they hold no such key."""
+        if key is None:
+            return None
+        found = self.dead_letter_store(pipeline).all(table)
+        return {held for each in found if each.key == tuple(key) for held in each.keys}
 
     def _replay(
         self, pipeline: str, request: ReplayRequest, timeout: float

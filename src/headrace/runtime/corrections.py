@@ -83,6 +83,7 @@ class ReplayRequest:
             and chosen.table in (None, dead_letter.table)
             and chosen.code in (None, dead_letter.code)
             and chosen.position in (None, dead_letter.position)
+            and (chosen.keys is None or not chosen.keys.isdisjoint(dead_letter.keys))
         )
 
 
@@ -328,7 +329,9 @@ def _check_edit(groups: Mapping[str, Sequence[DeadLetter]], request: ReplayReque
     ]
     if len(found) != 1:
         raise CannotReplay(
-            "Several dead letters match", found=len(found), remedy="Choose one to edit."
+            "Several dead letters match",
+            found=len(found),
+            remedy="Name the table and the key of the row, too.",
         )
     if found[0].after is None:
         raise CannotReplay("The change has no row to edit", op=found[0].op)

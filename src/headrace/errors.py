@@ -41,6 +41,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
+    - TooManyRows              more than one answer may have
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
     - UnsentColumn             a step reads a column that an update may leave out
@@ -78,6 +79,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - Forbidden                a token lacks the role, or the right to a table
+    - NotConfirmed             a call that cannot be undone was not confirmed
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -176,6 +178,7 @@ __all__ = [
     "NoRoom",
     "NoSecret",
     "NotAvailable",
+    "NotConfirmed",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
@@ -897,6 +900,14 @@ class Forbidden(ControlError):
     remedy = "Use a token with the role, or the table, that the message names."
 
 
+class NotConfirmed(ControlError):
+    """A call that cannot be undone was not confirmed."""
+
+    code = "control.not_confirmed"
+    exit_code = 3
+    remedy = "Set confirm to true if this is what you want; dry_run shows what would happen."
+
+
 class NotAvailable(ControlError):
     """This version has no such call, or not the part that it needs."""
 
@@ -1038,6 +1049,14 @@ class FellBehind(TableError):
 
     code = "tables.fell_behind"
     remedy = "Read the table again with changes(start='rows'), and do slow work in another thread."
+
+
+class TooManyRows(TableError):
+    """More rows, or keys, than one answer of a query may have."""
+
+    code = "tables.too_many_rows"
+    exit_code = 2
+    remedy = "Ask for fewer: with a limit, with fewer keys at a time, or page by page (ListRows)."
 
 
 class PipelineError(HeadraceError):

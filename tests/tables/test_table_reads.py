@@ -496,3 +496,39 @@ def test_tables_are_imported_without_spark_and_the_engine() -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("key", ["int64", "text"])
+def test_pages_of_a_table_that_grows_have_every_row_that_stays(key: str) -> None:
+    kinds: dict[str, str | ValueType] = {"k": key, "n": "int32"}
+    writer = shown(table_schema(("k",), **kinds))
+    named = str if key == "text" else int
+    stays = {named(number * 7 - 900) for number in range(1000)}
+    goes = [named(10_000 + number) for number in range(500)]
+    writer.put(*({"k": value, "n": 0} for value in [*stays, *goes]))
+    seen: list[object] = []
+    after, pages = None, 0
+    while True:
+        version = writer.table.version()
+        page = version.page(after, 37)
+        seen += [version.row(number)["k"] for number in page.rows.tolist()]
+        pages += 1
+        if (after := page.after) is None:
+            break
+        # More keys than there is room for, and fewer; and updates of all that stay.
+        writer.put(*({"k": named(20_000 + pages * 200 + n), "n": 0} for n in range(200)))
+        writer.put(*({"k": value, "n": pages} for value in stays))
+        writer.delete(*({"k": value} for value in goes[pages * 10 : pages * 10 + 10]))
+    assert pages > 20
+    assert len(set(seen)) == len(seen)
+    assert stays <= set(seen)
+
+
+def test_a_page_may_be_larger_than_the_table_and_a_table_empty() -> None:
+    writer = shown(ORDERS)
+    assert writer.table.version().page(None, 10).rows.tolist() == []
+    assert writer.table.version().arrow(np.empty(0, np.int32)).num_rows == 0
+    writer.put({"id": 1, "email": "a", "grp": None})
+    page = writer.table.version().page(None, 10)
+    assert (len(page.rows), page.after) == (1, None)
+    assert writer.table.version().page(2**64 - 1, 10).rows.tolist() == []

@@ -16,11 +16,14 @@ from typing import Any, Protocol
 from headrace.errors import (
     BadRequest,
     ControlError,
+    FellBehind,
     HeadraceError,
     InvalidConfiguration,
     LimitReached,
     NotAvailable,
+    NotUnique,
     RequestTimeout,
+    TooManyRows,
     Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
@@ -217,7 +220,7 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, NotAvailable):
         return "unimplemented"
-    if isinstance(error, UnknownTable):
+    if isinstance(error, UnknownTable | NotUnique):
         return "failed_precondition"
     if isinstance(error, Unauthenticated):
         return "unauthenticated"
@@ -225,6 +228,8 @@ def _code(error: HeadraceError) -> str:
         return "resource_exhausted"
     if isinstance(error, RequestTimeout):
         return "deadline_exceeded"
+    if isinstance(error, FellBehind | TooManyRows):
+        return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 

@@ -196,7 +196,7 @@ class ControlService:
 
     def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
         self._engine = engine
-        self._service = service
+        self.service = service
         self._since = time.time()
         self._turn = threading.Lock()
         self.phase = phase
@@ -204,7 +204,7 @@ class ControlService:
         self.server: Callable[[], Mapping[str, Any]] | None = None
         """Returns what a status says of the engine's server, if it has one."""
 
-        self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
+        self.rates = Rates(lambda: ((info.name, info.changes) for info in self.pipelines()))
         self.unary: dict[str, Verb] = {
             "Status": Verb(EmptyRequest, self._status),
             "Health": Verb(EmptyRequest, self._health),
@@ -227,7 +227,7 @@ class ControlService:
         # Imported here: it needs the types above.
         from headrace.api.inspection import Inspection
 
-        seen = Inspection(engine, self._pipeline)
+        self.inspection = seen = Inspection(engine, self.pipeline)
         self.unary |= seen.unary
         self.streams |= seen.streams
 
@@ -245,10 +245,10 @@ class ControlService:
                 ready=engine.is_ready(pipeline=info.name),
                 rate=rates.get(info.name),
             )
-            for info in self._pipelines()
+            for info in self.pipelines()
         ]
         return {
-            "service": self._service,
+            "service": self.service,
             "pid": os.getpid(),
             "seconds": round(time.time() - self._since, 3),
             "phase": self.phase,
@@ -272,7 +272,7 @@ class ControlService:
         return {"text": prometheus_text(metrics)}
 
     def _query(self, asked: Query) -> dict[str, Any]:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         name, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         answer: dict[str, Any] = {
             "table": name,
@@ -292,14 +292,14 @@ class ControlService:
         return {**answer, "columns": columns_shown(table.schema), "rows": rows}
 
     def _rows(self, asked: AllRows) -> AnswerStream:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
             raise BadRequest("The limit must not be negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 
     def _watch(self, asked: WatchRequest) -> AnswerStream:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.ChangeStream(table, rows=asked.rows))
 
@@ -308,7 +308,7 @@ class ControlService:
         if not (chosen := self._chosen(asked)):
             raise UnknownPipeline(
                 f"Source {asked.source} has no pipeline",
-                sources=sorted({info.source for info in self._pipelines()}),
+                sources=sorted({info.source for info in self.pipelines()}),
             )
         # One at a time: two concurrent requests could leave some pipelines paused and some not.
         with self._turn:
@@ -323,7 +323,7 @@ class ControlService:
             failed = {each.name for each in self._engine.sources() if each.state == "failed"}
             self._engine.resume(asked.pipeline, source=asked.source)
         # Sources, too: what a source does not record reaches none of its pipelines.
-        concerned = {info.source for info in self._pipelines() if info.name in chosen}
+        concerned = {info.source for info in self.pipelines() if info.name in chosen}
         concerned |= {each.name for each in self._engine.sources() if asked.pipeline is None}
         concerned &= {asked.source} if asked.source is not None else concerned
         return self._as_they_are(chosen) | {
@@ -338,13 +338,13 @@ class ControlService:
     def _chosen(self, asked: OfPipelines) -> list[str]:
         """Return the selected pipelines; raises if a name is unknown."""
         if asked.pipeline is not None:
-            self._pipeline(asked.pipeline)
+            self.pipeline(asked.pipeline)
         sources = [info.name for info in self._engine.sources()]
         if asked.source is not None and asked.source not in sources:
             raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(sources))
         return [
             info.name
-            for info in self._pipelines()
+            for info in self.pipelines()
             if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
         ]
 
@@ -352,7 +352,7 @@ class ControlService:
         return {
             "pipelines": [
                 {"name": info.name, **self._truth(info)}
-                for info in self._pipelines()
+                for info in self.pipelines()
                 if info.name in pipelines
             ]
         }
@@ -362,7 +362,7 @@ class ControlService:
             return self._reload_source(asked)
         if asked.source is not None:
             raise BadRequest("Name one pipeline or one source, not both")
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         tables = [table.table for table in info.tables]
         if asked.table is not None:
             if asked.table not in tables:
@@ -410,7 +410,7 @@ class ControlService:
         known = [info.name for info in self._engine.sources()]
         if asked.source not in known:
             raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(known))
-        pipelines = [info for info in self._pipelines() if info.source == asked.source]
+        pipelines = [info for info in self.pipelines() if info.source == asked.source]
         tables = sorted({table.table for info in pipelines for table in info.tables})
         done = False
         if not asked.dry_run:
@@ -429,11 +429,11 @@ class ControlService:
         from headrace.changelog.position import Position
         from headrace.deadletters.ledger import Selection
 
-        name = self._pipeline(asked.pipeline).name
+        name = self.pipeline(asked.pipeline).name
         chosen: dict[str, Any] = {
             "table": asked.table,
             "code": asked.code,
-            "before": _moment(asked.before),
+            "before": selected_moment(asked.before),
             "position": None if asked.position is None else Position.parse(asked.position),
         }
         if asked.dry_run:
@@ -446,7 +446,7 @@ class ControlService:
         # Imported here: a client does not need it.
         from headrace.changelog.position import Position
 
-        name = self._pipeline(asked.pipeline).name
+        name = self.pipeline(asked.pipeline).name
         position = None if asked.position is None else Position.parse(asked.position)
         how: dict[str, Any] = {
             "table": asked.table,
@@ -457,7 +457,7 @@ class ControlService:
         if asked.values is None:
             moment: dict[str, Any] = {
                 "code": asked.code,
-                "before": _moment(asked.before),
+                "before": selected_moment(asked.before),
                 "position": position,
             }
             outcomes = self._engine.replay_dead_letters(name, **moment, **how)
@@ -488,11 +488,11 @@ class ControlService:
 
     def _dead_letter_records(self, asked: OfPipeline) -> AnswerStream:
         """Give the records of a store that only this process can read, as they are stored."""
-        store = self._engine.dead_letter_store(self._pipeline(asked.pipeline).name)
+        store = self._engine.dead_letter_store(self.pipeline(asked.pipeline).name)
         return _Records(store.records)
 
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:
-        explained = self._engine.explain(self._pipeline(asked.pipeline).name)
+        explained = self._engine.explain(self.pipeline(asked.pipeline).name)
         return {
             "pipeline": asked.pipeline,
             "way": explained.way,
@@ -528,12 +528,13 @@ class ControlService:
         fields = pipeline_fields(info, source, ready=ready, rate=None)
         return {name: fields[name] for name in ("state", "ready", "reason")}
 
-    def _pipelines(self) -> tuple[PipelineInfo, ...]:
-        # Until the start has finished, targets may not be open, and must not be read.
-        return () if self.phase == "starting" else self._engine.pipelines()
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """Return every pipeline, none until the start is over; with `count`, count its rows."""
+        # Until then targets may not be open, and must not be read.
+        return () if self.phase == "starting" else self._engine.pipelines(count=count)
 
     def _running(self) -> tuple[PipelineInfo, ...]:
-        if not (found := self._pipelines()):
+        if not (found := self.pipelines()):
             raise NotRunning(
                 "The engine is still starting"
                 if self.phase == "starting"
@@ -542,7 +543,8 @@ class ControlService:
             )
         return found
 
-    def _pipeline(self, name: str) -> PipelineInfo:
+    def pipeline(self, name: str) -> PipelineInfo:
+        """Return a pipeline; raises if there is none of this name."""
         found = self._running()
         for info in found:
             if info.name == name:
@@ -623,7 +625,7 @@ def purged_fields(pipeline: str, found: Sequence[Purged], *, done: bool) -> dict
     }
 
 
-def _moment(text: str | None) -> Position | datetime | None:
+def selected_moment(text: str | None) -> Position | datetime | None:
     """Return a position, or a time with an offset from UTC."""
     from headrace.changelog.position import Position
 

@@ -4,13 +4,16 @@ Verbs for a person who looks at an engine: its tables, recent batches, dead lett
 They are what the web console shows beyond the status. All of them only read.
 
 `Events` is a stream of what observers are told, from a bounded memory of the last events. The
-memory begins with the first request for it: an engine that nobody looks at keeps none.
+memory begins with the first request for it, or when the engine is served on a network: an engine
+that nobody can look at keeps none.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -27,7 +30,7 @@ from headrace.observe.events import (
     ChangesReceived,
     LagUpdated,
 )
-from headrace.targets.target import Readable, ReadableTable
+from headrace.targets.target import Readable
 
 if TYPE_CHECKING:
     from headrace.deadletters.letter import DeadLetter, Image
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.observe.dispatch import ObserverHandle
     from headrace.observe.events import Event
     from headrace.runtime.info import PipelineInfo
+    from headrace.targets.target import ReadableTable
 
 MOST_LISTED = 500
 """How many dead letters, or batches, one answer has at most."""
@@ -126,11 +130,16 @@ class Inspection:
         shown = found[asked.after : asked.after + _limit(asked.limit)]
         return {"total": len(found), "dead_letters": [_dead_letter_fields(each) for each in shown]}
 
-    def _events(self, asked: EventRequest) -> AnswerStream:
+    @property
+    def memory(self) -> EventMemory:
+        """The last events of the engine, from the first time that this is asked for."""
         with self._turn:
             if self._observed is None:
                 self._observed = self._engine.observe(self._memory, "events for clients")
-        return _EventStream(self._memory, asked.after)
+        return self._memory
+
+    def _events(self, asked: EventRequest) -> AnswerStream:
+        return _EventStream(self.memory, asked.after)
 
 
 def _local(_asked: EmptyRequest) -> dict[str, Any]:
@@ -205,25 +214,24 @@ def _dead_letter_fields(found: DeadLetter) -> dict[str, Any]:
 
 # --- events ---------------------------------------------------------------------------------------
 
-MOST_REMEMBERED = 500
-"""How many events are kept for those who ask later, and as many of those of every batch."""
+MOST_REMEMBERED = 1_000
+"""How many events are kept for those who ask later: of the frequent ones, and of all others."""
+
+FREQUENT = frozenset({AckAdvanced, BaselineRowsLoaded, ChangesApplied, ChangesReceived, LagUpdated})
+"""What happens with every batch. A day of it would displace the one failure that is looked for."""
 
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-_OF_EVERY_BATCH = (ChangesReceived, ChangesApplied, AckAdvanced, LagUpdated, BaselineRowsLoaded)
-
-
 class EventMemory:
-    """
-    The last events of an engine, numbered from 1. An observer; safe for several threads.
-
-    Those that come with every batch are kept apart: they do not push out an error of this morning.
-    """
+    """The last events of an engine, numbered from 1. An observer; safe for several threads."""
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
-        self._rare: deque[tuple[int, Event]] = deque(maxlen=most)
-        self._frequent: deque[tuple[int, Event]] = deque(maxlen=most)
+        self.run = f"{time.time_ns():x}"
+        """Tells the events of this run of the engine from those of another one."""
+        self._found: tuple[deque[tuple[int, Event]], ...] = (deque(maxlen=most), deque(maxlen=most))
+        self._counts = [0, 0]
+        """The frequent ones are the second of both."""
         self._changed = threading.Condition()
         self._newest = 0
 
@@ -231,16 +239,28 @@ class EventMemory:
         """Remember an event, and wake those who wait for one."""
         with self._changed:
             self._newest += 1
-            kept = self._frequent if isinstance(event, _OF_EVERY_BATCH) else self._rare
-            kept.append((self._newest, event))
+            kind = int(type(event) in FREQUENT)
+            self._found[kind].append((self._newest, event))
+            self._counts[kind] += 1
             self._changed.notify_all()
 
     def after(self, number: int, over: Callable[[], bool]) -> list[tuple[int, Event]]:
         """Wait until there are events after a number, or it is over; return them."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest > number or over())
-            found = [each for kept in (self._rare, self._frequent) for each in kept]
-        return sorted((each for each in found if each[0] > number), key=lambda each: each[0])
+            return self._after(number)
+
+    def read(self, number: int, *, frequent: bool) -> tuple[list[tuple[int, Event]], int]:
+        """Return the events after a number, and how many there have been in all; never waits."""
+        with self._changed:
+            return self._after(number, frequent=frequent), sum(self._counts[: 1 + frequent])
+
+    def _after(self, number: int, *, frequent: bool = True) -> list[tuple[int, Event]]:
+        found: list[tuple[int, Event]] = []
+        for kind in self._found[: 1 + frequent]:
+            # From the newest: those who follow have all but the last ones.
+            found += itertools.takewhile(lambda each: each[0] > number, reversed(kind))
+        return sorted(found, key=lambda each: each[0])
 
     @property
     def newest(self) -> int:

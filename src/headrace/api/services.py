@@ -16,6 +16,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.api import connect
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
+from headrace.api.oam import OAMCalls
+from headrace.api.queries import QueryCalls
 from headrace.errors import BadRequest, Forbidden, HeadraceError, NotAvailable
 from headrace.observe.logs import logger
 
@@ -76,9 +78,9 @@ class Services:
     def __init__(self, engine: Engine, control: ControlService) -> None:
         self._engine = engine
         self._control = control
-        # By path. Each part adds what it answers: `self._unary |= part.unary`.
-        self._unary: dict[str, UnaryCall] = {}
-        self._streams: dict[str, StreamCall] = {}
+        oam, queries = OAMCalls(engine, control), QueryCalls(engine, control)
+        self._unary: dict[str, UnaryCall] = {**oam.unary, **queries.unary}
+        self._streams: dict[str, StreamCall] = {**oam.streams, **queries.streams}
 
     def call(self, path: str, body: bytes, caller: Caller) -> bytes:
         """Answer a call with one message; raises `HeadraceError`."""
@@ -180,7 +182,9 @@ def _unknown(message: Message) -> Iterator[int]:
     for each in UnknownFieldSet(message):
         yield each.field_number
     for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
+        kind = field.message_type
+        # Google's own messages, the values of rows and keys, are not ours to extend.
+        if kind is None or kind.full_name.startswith("google.") or kind.GetOptions().map_entry:
             continue
         for inner in value if field.is_repeated else (value,):
             yield from _unknown(inner)

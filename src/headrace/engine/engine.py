@@ -599,9 +599,18 @@ class Engine:
         """
         offer(provider, CATALOGUE, self.metrics)
 
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return every pipeline with state, counts and lag."""
-        return status.pipelines(self._state)
+    @property
+    def started_at(self) -> float | None:
+        """When the engine was started, in seconds since 1970; None before."""
+        return self._state.started_at
+
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """
+        Return every pipeline with state, counts and lag.
+
+        Without `count`, rows of targets are not counted again: their numbers are the last ones.
+        """
+        return status.pipelines(self._state, count=count)
 
     def pipeline_info(self, name: str) -> PipelineInfo:
         """Return one pipeline's info."""
@@ -627,9 +636,17 @@ class Engine:
         """Return a pipeline's target; with `type`, only if it is of that type."""
         return status.target(self._state, pipeline, type)
 
+    def readable_targets(self) -> tuple[status.ReadableTarget, ...]:
+        """Return the open targets whose tables can be read in this process."""
+        return tuple(status.readable_targets(self._state))
+
     def schema(self, table: str) -> TableSchema:
         """Return a captured table's schema, as the source describes it."""
         return status.schema(self._state, table)
+
+    def schemas(self) -> Mapping[tuple[str, str], TableSchema]:
+        """Return the schema of every captured table, by source and table."""
+        return status.schemas(self._state)
 
     def spark_info(self) -> SparkInfo | None:
         """Return what Spark has done so far, or None before it is ready."""
@@ -671,7 +688,8 @@ class Engine:
         before a time, at a position, of the row with a key. Later changes of the same rows that
         wait behind them are purged, too. Their keys are released, and later changes reach the
         target again, but its rows may differ from the source's:
-        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again. `note` says who did it and why, and stays with them.
+        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again.
+        `note` says who did it and why, and stays with them.
         """
         keys = self._keys_of(pipeline, table, key)
         selection = Selection(table, code, before, position, keys)

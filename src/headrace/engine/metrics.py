@@ -156,7 +156,8 @@ def _histogram(
 
 
 @cache
-def _installed() -> str:
+def installed_version() -> str:
+    """Return the version of Headrace that is installed."""
     # Read from a file: not in each scrape.
     try:
         return metadata.version(DISTRIBUTION)
@@ -165,7 +166,7 @@ def _installed() -> str:
 
 
 def _version(_look: EngineLook) -> Values:
-    return [((_installed(),), 1)]
+    return [((installed_version(),), 1)]
 
 
 def _healthy(look: EngineLook) -> Values:

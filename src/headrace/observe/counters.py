@@ -232,6 +232,12 @@ class BatchTimes:
     changes: int = 0
     """Changes in the batch, before filters."""
 
+    seconds: float = 0.0
+    """From reading the log to the end of the target's write."""
+
+    way: str = ""
+    """How its tables were computed: `direct`, `job`, or `both`; empty if none had to be."""
+
 
 class Hops:
     """The last samples of a pipeline. Safe to call from several threads."""
@@ -369,7 +375,16 @@ class DeliveryReport:
                 self._emit(DeadLettersWritten(self._pipeline, table, count, self._wall()))
 
     def hop(
-        self, committed: float, captured: float, flushed: float, computed: float, *, changes: int
+        self,
+        committed: float,
+        captured: float,
+        flushed: float,
+        computed: float,
+        *,
+        changes: int,
+        seconds: float = 0.0,
+        way: str = "",
     ) -> None:
         """Measure the hops of a batch that was applied just now."""
-        self.hops.add(BatchTimes(committed, captured, flushed, computed, self._wall(), changes))
+        times = (committed, captured, flushed, computed, self._wall())
+        self.hops.add(BatchTimes(*times, changes, seconds, way))

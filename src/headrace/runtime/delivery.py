@@ -109,6 +109,14 @@ T = TypeVar("T")
 _ALL = 1 << 40
 """No limit: an intended batch is cut at the same position again."""
 
+_WAYS = {
+    (False, False): "",
+    (True, False): "direct",
+    (False, True): "job",
+    (True, True): "both",
+}
+"""How a batch was computed: whether some of its tables without a job, and some by a job."""
+
 
 class Delivery:
     """Delivers batches of one pipeline to its target. Only for the run's thread."""
@@ -201,6 +209,7 @@ class Delivery:
         began = context.clock()
         taking = [member for member in taking if member.table in batch.tables]
         received = self._received(taking, batch)
+        before = self.direct, self.jobs
         if self.intends:
             self._intend(start, batch)
         if self._giving is not None:
@@ -232,10 +241,18 @@ class Delivery:
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
-        self.report.batch_seconds.observe(context.clock() - began)
+        seconds = context.clock() - began
+        self.report.batch_seconds.observe(seconds)
         times = None if batch.corrects else context.flush_times(batch.entries[1])
         if times is not None:
-            self.report.hop(batch.begun / 1_000_000, *times, computed_at, changes=batch.rows)
+            self.report.hop(
+                batch.begun / 1_000_000,
+                *times,
+                computed_at,
+                changes=batch.rows,
+                seconds=seconds,
+                way=_WAYS[self.direct > before[0], self.jobs > before[1]],
+            )
 
     def _received(
         self, taking: Sequence[Member], batch: LogBatch, *, catching_up: bool = False

@@ -7,8 +7,10 @@ What a reload changed is the difference between two versions that share no rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, overload
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,14 @@ from headrace.tables.version import TableVersion
 
 _SLICE: Final = 1024
 """Changes turned into Python numbers at a time."""
+
+ChangeTimes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Commits, ordinals, and microseconds since 1970, one of each a change."""
+
+_NO_TIME: Final = -(2**63)
+"""How numpy shows a null."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,9 @@ class TableChange:
     position: Position
     """The position of the change; for present or reloaded rows, that of the table."""
 
+    time: datetime | None = field(default=None, compare=False)
+    """When it was committed at the source; None if unknown, and for present or reloaded rows."""
+
 
 class RowChanges(Sequence[TableChange]):
     """
@@ -49,7 +62,17 @@ class RowChanges(Sequence[TableChange]):
     The writer creates no object per row: that happens on access, on the reader's thread.
     """
 
-    __slots__ = ("_after", "_before", "_commits", "_key", "_new", "_old", "_ordinals", "_position")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_commits",
+        "_key",
+        "_new",
+        "_old",
+        "_ordinals",
+        "_times",
+        "position",
+    )
 
     def __init__(
         self,
@@ -60,15 +83,16 @@ class RowChanges(Sequence[TableChange]):
         new: Sequence[Chunk] = (),
         before: Numbers,
         after: Numbers,
-        at: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
+        at: ChangeTimes | None = None,
     ) -> None:
         self._key = tuple(key)
-        self._position = position
+        self.position = position
         self._old, self._new = old, new
         self._before, self._after = before, after
         """Row numbers in `old` and `new`, -1 for none; a truncate is -1 twice."""
         self._commits = None if at is None else at[0]
         self._ordinals = None if at is None else at[1]
+        self._times = None if at is None else at[2]
 
     @classmethod
     def none(cls) -> RowChanges:
@@ -80,6 +104,7 @@ class RowChanges(Sequence[TableChange]):
         none = np.array([-1], np.int32)
         commits = np.empty(0, np.int64) if self._commits is None else self._commits
         ordinals = np.empty(0, np.int64) if self._ordinals is None else self._ordinals
+        times = np.empty(0, np.int64) if self._times is None else self._times
         return RowChanges(
             self._key,
             at,
@@ -90,6 +115,7 @@ class RowChanges(Sequence[TableChange]):
             at=(
                 np.concatenate([np.array([at.commit], np.int64), commits]),
                 np.concatenate([np.array([at.ordinal], np.int64), ordinals]),
+                np.concatenate([np.array([_NO_TIME], np.int64), times]),
             ),
         )
 
@@ -113,21 +139,24 @@ class RowChanges(Sequence[TableChange]):
 
     def _some(self, start: int, stop: int) -> Iterator[TableChange]:
         before, after = self._before[start:stop].tolist(), self._after[start:stop].tolist()
-        if self._commits is None or self._ordinals is None:
-            positions: Iterator[Position] = iter([self._position] * len(before))
+        times = [_NO_TIME] * len(before)
+        if self._commits is None or self._ordinals is None or self._times is None:
+            positions: Iterator[Position] = iter([self.position] * len(before))
         else:
+            times = self._times[start:stop].tolist()
             positions = map(
                 Position,
-                [self._position.epoch] * len(before),
+                [self.position.epoch] * len(before),
                 self._commits[start:stop].tolist(),
                 self._ordinals[start:stop].tolist(),
             )
-        for old, new, position in zip(before, after, positions, strict=True):
+        for old, new, position, time in zip(before, after, positions, times, strict=True):
             was = _row(self._old, old)
             now = _row(self._new, new)
             row = now or was
             key = tuple([row[name] for name in self._key]) if row is not None else ()
-            yield TableChange(_OPS[was is not None, now is not None], key, was, now, position)
+            op = _OPS[was is not None, now is not None]
+            yield TableChange(op, key, was, now, position, _moment(time))
 
 
 _OPS: Final = {
@@ -136,6 +165,13 @@ _OPS: Final = {
     (True, False): "delete",
     (False, False): "truncate",
 }
+
+
+def _moment(micros: int) -> datetime | None:
+    with suppress(OverflowError):
+        return None if micros == _NO_TIME else _EPOCH + timedelta(microseconds=micros)
+    return None
+
 
 _NONE = RowChanges((), Position(0, 0), before=np.empty(0, np.int32), after=np.empty(0, np.int32))
 

@@ -156,6 +156,15 @@ class Table:
         """The columns of each index, by its name."""
         return {name: self._indexed[at] for name, at in self._names.items()}
 
+    def index_number(self, index: str | None) -> int:
+        """Return the number of an index in every version; None for that of the unique lookup."""
+        self.columns_of(index)
+        return len(self._indexed) - 1 if index is None else self._names[index]
+
+    def version(self) -> TableVersion:
+        """Return what readers see now; it stays as it is."""
+        return self._read()
+
     def present(self) -> RowChanges:
         """Return all rows as inserts at the version's position; none before the first `switch`."""
         version = self._shown
@@ -335,7 +344,11 @@ class Table:
             new=store.chunks,
             before=written.before,
             after=written.after,
-            at=(_numpy(rows, 1)[chosen], _numpy(rows, 2)[chosen]),
+            at=(
+                _numpy(rows, 1)[chosen],
+                _numpy(rows, 2)[chosen],
+                rows.column(3).to_numpy().view(np.int64)[chosen],
+            ),
         )
 
     def _laid_out(self, schema: TableSchema) -> StoreLayout:

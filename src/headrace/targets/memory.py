@@ -59,8 +59,13 @@ class ChangeReader(Iterator[TableChange]):
     thread at a time.
     """
 
-    def __init__(self, max_lag: int = MAX_LAG) -> None:
-        self._max_lag = max_lag
+    def __init__(self, begins: Position = ORIGIN, existing: int = 0) -> None:
+        self.begins = begins
+        """What was visible when it began: it gives every later change."""
+        self.existing = existing
+        """How many rows that were there it gives first, as inserts."""
+        # They do not count as lag: a reader of a large table gets the time for them.
+        self._max_lag = MAX_LAG + existing
         self._wake = threading.Condition()
         self._waiting: deque[RowChanges] = deque()
         self._put = 0
@@ -156,9 +161,9 @@ class Feed:
             for reader in self._active():
                 reader.put(changes)
 
-    def join(self, first: RowChanges) -> ChangeReader:
+    def join(self, first: RowChanges, at: Position = ORIGIN) -> ChangeReader:
         """Return a new reader that begins with `first`; the caller holds the lock."""
-        reader = ChangeReader()
+        reader = ChangeReader(at, len(first))
         if len(first):
             reader.put(first)
         if self._closed:
@@ -221,6 +226,8 @@ class MemoryTable:
         self.all: Final = rows.all
         self.count: Final = rows.count
         self.columns_of: Final = rows.columns_of
+        self.index_number: Final = rows.index_number
+        self.version: Final = rows.version
 
     @property
     def schema(self) -> TableSchema:
@@ -257,7 +264,7 @@ class MemoryTable:
             )
         with self._feed.lock:
             first = self._rows.present() if start == "rows" else RowChanges.none()
-            return self._feed.join(first)
+            return self._feed.join(first, self.position)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """

@@ -1,0 +1,631 @@
+"""
+`QueryService`: rows of the tables that pipelines hold in memory, for clients on the network.
+
+A call takes one version of a table, and everything that it answers is of this version, also the
+position. So a call never waits for the pipeline, and the pipeline never waits for a call.
+
+Values have the forms that `table_reads` describes, in a Struct as in JSON. Keys are read in the
+same forms, so a value from an answer can be used as a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+from google.protobuf.struct_pb2 import NULL_VALUE, Struct, Value
+
+from headrace.api import table_reads
+from headrace.api.table_reads import not_a_value, readings, shown_value
+from headrace.errors import (
+    BadRequest,
+    FellBehind,
+    NotRunning,
+    NotUnique,
+    TooManyRows,
+    UnknownIndex,
+    UnknownPipeline,
+    UnknownTable,
+)
+from headrace.v1 import query_pb2 as v1
+
+if TYPE_CHECKING:
+    from headrace.api.handlers import ControlService
+    from headrace.api.services import Caller, ProtoStream, StreamCall, UnaryCall
+    from headrace.changelog.schema import Column, TableSchema
+    from headrace.engine.engine import Engine
+    from headrace.tables import Row, TableChange
+    from headrace.tables.version import TableVersion
+    from headrace.targets.target import ReadableTable
+
+MOST_ROWS: Final = 10_000
+"""Rows, or keys, of one answer."""
+
+MOST_OF_PAGE: Final = 1_000
+USUAL_PAGE: Final = 100
+
+_PATH: Final = "/headrace.v1.QueryService/"
+
+
+# --- the calls ------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """The table that a call is about, as it is now."""
+
+    pipeline: str
+    name: str
+    lineage: str
+    table: ReadableTable
+    version: TableVersion
+
+
+_Answer = TypeVar(
+    "_Answer",
+    v1.LookupResponse,
+    v1.LookupAllResponse,
+    v1.GetRowResponse,
+    v1.ListRowsResponse,
+    v1.BatchLookupResponse,
+)
+
+
+class QueryCalls:
+    """The calls of `QueryService` of one engine. Safe to call from several threads."""
+
+    def __init__(self, engine: Engine, control: ControlService) -> None:
+        self._engine = engine
+        self._control = control
+        self.unary: Mapping[str, UnaryCall] = {
+            f"{_PATH}Lookup": self._lookup,
+            f"{_PATH}LookupAll": self._lookup_all,
+            f"{_PATH}GetRow": self._get_row,
+            f"{_PATH}ListRows": self._list_rows,
+            f"{_PATH}CountRows": self._count_rows,
+            f"{_PATH}BatchLookup": self._batch_lookup,
+        }
+        self.streams: Mapping[str, StreamCall] = {f"{_PATH}Subscribe": self._subscribe}
+
+    def _get_row(self, asked: v1.GetRowRequest, caller: Caller) -> v1.GetRowResponse:
+        found = self._found(asked, caller)
+        answer = v1.GetRowResponse()
+        version = found.version
+        key: Sequence[object] = (asked.primary_key,)
+        if asked.key:
+            key = [_given(value) for value in asked.key]
+        elif version.schema.column(found.table.key[0]).type.kind not in _NUMBERS:
+            # Only an integer fits into the field. That it finds nothing would say nothing.
+            raise BadRequest(
+                f"The key of {found.name} is not an integer",
+                remedy="Give its values in the field `key`.",
+                table=found.name,
+                key=list(found.table.key),
+            )
+        for each in KeyReader(version.schema, found.table.key).meanings(key):
+            if (row := version.get(each)) is not None:
+                answer.found = True
+                if asked.form in _STRUCTS:
+                    fill(answer.row, row, mixed_columns(version.schema))
+                else:
+                    _put_form(answer, version, version.find([each]), asked.form)
+                break
+        return _told(answer, found, asked)
+
+    def _lookup(self, asked: v1.LookupRequest, caller: Caller) -> v1.LookupResponse:
+        found = self._found(asked, caller)
+        answer = v1.LookupResponse()
+        version = found.version
+        given = [_given(value) for value in asked.key_values]
+        index, unique = asked.index_name or None, False
+        if index is None:
+            try:
+                found.table.columns_of(None)
+                unique = True
+            except UnknownIndex:  # then the key is what finds one row
+                pass
+        if index is None and not unique:
+            keys = KeyReader(version.schema, found.table.key).meanings(given)
+            numbers = [at for at in version.find(keys).tolist() if at >= 0][:1]
+        else:
+            numbers = _indexed(found, index, given)
+        if unique and len(numbers) > 1:
+            raise NotUnique("Lookup found several rows", table=found.name, rows=len(numbers))
+        answer.more = len(numbers) > 1
+        if numbers:
+            answer.found = True
+            if asked.form in _STRUCTS:
+                fill(answer.row, version.row(numbers[0]), mixed_columns(version.schema))
+            else:
+                _put_form(answer, version, numbers[:1], asked.form)
+        return _told(answer, found, asked)
+
+    def _lookup_all(self, asked: v1.LookupAllRequest, caller: Caller) -> v1.LookupAllResponse:
+        found = self._found(asked, caller)
+        if not asked.index_name:
+            raise BadRequest("index_name is required", table=found.name)
+        if asked.limit < 0:
+            raise BadRequest("The limit must not be negative")
+        answer = v1.LookupAllResponse()
+        given = [_given(value) for value in asked.key_values]
+        numbers = _indexed(found, asked.index_name, given)
+        if asked.limit and len(numbers) > asked.limit:
+            numbers, answer.more = numbers[: asked.limit], True
+        _check_size(found, len(numbers))
+        _put_rows(answer, found.version, numbers, asked.form)
+        return _told(answer, found, asked)
+
+    def _list_rows(self, asked: v1.ListRowsRequest, caller: Caller) -> v1.ListRowsResponse:
+        found = self._found(asked, caller)
+        if asked.page_size < 0:
+            raise BadRequest("The page size must not be negative")
+        size = min(asked.page_size or USUAL_PAGE, MOST_OF_PAGE)
+        token = _PageToken(found)
+        after = token.read(asked.page_token) if asked.page_token else None
+        page = found.version.page(after, size)
+        answer = v1.ListRowsResponse(total_count=found.version.count)
+        if page.after is not None:
+            answer.next_page_token = token.text(page.after)
+        _put_rows(answer, found.version, page.rows.tolist(), asked.form)
+        return _told(answer, found, asked)
+
+    def _count_rows(self, asked: v1.CountRowsRequest, caller: Caller) -> v1.CountRowsResponse:
+        found = self._found(asked, caller)
+        return v1.CountRowsResponse(
+            count=found.version.count,
+            position=str(found.version.position),
+            lineage=found.lineage,
+            pipeline=found.pipeline,
+        )
+
+    def _batch_lookup(self, asked: v1.BatchLookupRequest, caller: Caller) -> v1.BatchLookupResponse:
+        found = self._found(asked, caller)
+        version = found.version
+        _check_size(found, len(asked.keys))
+        answer = v1.BatchLookupResponse()
+        given = [[_given(value) for value in each.values] for each in asked.keys]
+        if not asked.index_name and not asked.unique_lookup:
+            numbers, counts = _by_keys(found, given)
+        else:
+            if asked.index_name and asked.unique_lookup:
+                raise BadRequest("Give index_name or unique_lookup, not both")
+            numbers, counts = [], []
+            for values in given:
+                some = _indexed(found, asked.index_name or None, values)
+                numbers += some
+                counts.append(len(some))
+                _check_size(found, len(numbers))
+        answer.counts.extend(counts)
+        _put_rows(answer, version, numbers, asked.form)
+        return _told(answer, found, asked)
+
+    def _subscribe(self, asked: v1.SubscribeRequest, caller: Caller) -> ProtoStream:
+        _, _, lineage, table = self._table(asked, caller)
+        return Subscription(table, asked, lineage)
+
+    # --- the table that is meant --------------------------------------------------------------
+
+    def _found(self, asked: Any, caller: Caller) -> _Found:
+        pipeline, name, lineage, table = self._table(asked, caller)
+        return _Found(pipeline, name, lineage, table, table.version())
+
+    def _table(self, asked: Any, caller: Caller) -> tuple[str, str, str, ReadableTable]:
+        """Return pipeline, name, lineage and table that a request names."""
+        if self._control.phase == "starting":
+            # Targets may not be open, and must not be read.
+            raise NotRunning("The engine is still starting", remedy="Try again in a moment.")
+        pipeline, name = asked.pipeline, asked.table
+        if not name and not pipeline:
+            raise BadRequest("schema and table are required")
+        if name and asked.schema:
+            name = f"{asked.schema}.{name}"
+        if name:
+            # Before anything else: who may not see a table does not learn whether it is there.
+            caller.check_table(name)
+        targets = self._engine.readable_targets()
+        for each in targets:
+            if pipeline in ("", each.pipeline):
+                if not name:
+                    name, _ = table_reads.table_of(pipeline, each.target, None)
+                    caller.check_table(name)
+                try:
+                    table = each.target.table(name)
+                except UnknownTable:
+                    continue
+                return each.pipeline, name, each.lineage(name), table
+        if pipeline and pipeline not in [each.pipeline for each in targets]:
+            self._refuse(pipeline, name)
+        raise UnknownPipeline(
+            f"no indexed target found for {name}",
+            remedy="Use a table of a pipeline whose target is indexed-memory: headrace status lists"
+            " all. A table of a source that names its tables without a schema has none.",
+            table=name,
+        )
+
+    def _refuse(self, pipeline: str, name: str) -> None:
+        """Raise the error for a pipeline without tables that can be read."""
+        try:
+            target = self._engine.target(pipeline)
+        except NotRunning:
+            raise UnknownPipeline(f"There is no pipeline {pipeline}", pipeline=pipeline) from None
+        table_reads.table_of(pipeline, target, name or None)
+
+
+def _told(answer: _Answer, found: _Found, asked: Any) -> _Answer:
+    """Return an answer, with what every answer says about the table."""
+    answer.position = str(found.version.position)
+    answer.lineage = found.lineage
+    answer.pipeline = found.pipeline
+    if asked.with_columns:
+        answer.columns.extend(columns_of(found.version.schema, found.table.key))
+    return answer
+
+
+def columns_of(schema: TableSchema, key: Sequence[str]) -> list[v1.Column]:
+    """Return the columns of a table, as answers have them."""
+    return [
+        v1.Column(name=column.name, type=str(column.type), key=column.name in key)
+        for column in schema.columns
+    ]
+
+
+def _check_size(found: _Found, count: int) -> None:
+    if count > MOST_ROWS:
+        raise TooManyRows(
+            f"An answer has at most {MOST_ROWS:,} rows, and at most as many keys are asked for",
+            table=found.name,
+            count=count,
+        )
+
+
+def _indexed(found: _Found, index: str | None, given: Sequence[object]) -> list[int]:
+    """Return the rows with these values in an index, or in the unique lookup."""
+    columns = table_reads.columns_of(found.table, index)
+    number = found.table.index_number(index)
+    version = found.version
+    return [
+        at
+        for each in KeyReader(version.schema, columns).meanings(given)
+        for at in version.find_all(number, each)
+    ]
+
+
+def _by_keys(found: _Found, given: Sequence[Sequence[object]]) -> tuple[list[int], Sequence[int]]:
+    """Return the rows with these keys, and how many each of them has."""
+    reader = KeyReader(found.version.schema, found.table.key)
+    keys: list[tuple[object, ...]] = []
+    ends: list[int] = []
+    for values in given:
+        keys += reader.meanings(values)
+        ends.append(len(keys))
+    numbers = found.version.find(keys)
+    if len(keys) == len(given):
+        there = numbers >= 0
+        return numbers[there].tolist(), there.astype(np.int32).tolist()
+    rows, counts, start = [], [], 0
+    for end in ends:
+        some = [at for at in numbers[start:end].tolist() if at >= 0][:1]
+        rows += some
+        counts.append(len(some))
+        start = end
+    return rows, counts
+
+
+# --- values of requests ---------------------------------------------------------------------------
+
+_EXACT: Final = 2**53
+_WHOLE: Final = frozenset({"int16", "int32", "int64"})
+_DECIMALS: Final = frozenset({"decimal", "numeric"})
+_NUMBERS: Final = _WHOLE | _DECIMALS | {"float32", "float64", "variant", "arrow"}
+
+
+def _given(value: Value) -> Any:
+    """Return a value as JSON has it."""
+    match value.WhichOneof("kind"):
+        case "string_value":
+            return value.string_value
+        case "number_value":
+            return value.number_value
+        case "bool_value":
+            return value.bool_value
+        case "list_value":
+            return [_given(each) for each in value.list_value.values]
+        case "struct_value":
+            return {name: _given(each) for name, each in value.struct_value.fields.items()}
+    return None
+
+
+class KeyReader:
+    """Reads the values of a request as those of some columns."""
+
+    def __init__(self, schema: TableSchema, names: Sequence[str]) -> None:
+        self._columns = [schema.column(name) for name in names]
+
+    def meanings(self, given: Sequence[object]) -> list[tuple[object, ...]]:
+        """Return the possible meanings of the values: one, but see `readings`."""
+        columns = self._columns
+        if len(columns) != len(given):
+            names = [column.name for column in columns]
+            raise BadRequest(
+                f"{len(columns)} value{'' if len(columns) == 1 else 's'} needed,"
+                f" {len(given)} given",
+                remedy=f"Give the values of {', '.join(names)}, in this order.",
+                columns=names,
+                given=len(given),
+            )
+        found: list[tuple[object, ...]] = [()]
+        for column, value in zip(columns, given, strict=True):
+            values = _values(column, value)
+            found = [(*each, more) for each in found for more in values]
+        return found
+
+
+def _values(column: Column, given: object) -> list[object]:
+    kind = column.type.kind
+    if type(given) is float:
+        if kind in _WHOLE or kind in _DECIMALS:
+            # A double: beyond 2^53 it may be another number than the client meant.
+            if not abs(given) <= _EXACT or (kind in _WHOLE and not given.is_integer()):
+                raise not_a_value(column)
+            return [int(given)] if given.is_integer() else list(readings(column, repr(given)))
+        if kind == "arrow":
+            return [given, int(given)] if given.is_integer() else [given]
+        if kind not in _NUMBERS:
+            raise not_a_value(column)
+        return [given]
+    if type(given) is bool and kind not in ("boolean", "arrow"):
+        raise not_a_value(column)
+    if kind == "arrow" and isinstance(given, list | dict):
+        return [given, _whole(given)]
+    if type(given) is list:
+        raise not_a_value(column)
+    return list(readings(column, given))
+
+
+def _whole(given: Any) -> Any:
+    """Return a value with integers where it has floats that are whole."""
+    if isinstance(given, list):
+        return [_whole(each) for each in given]
+    if isinstance(given, dict):
+        return {name: _whole(each) for name, each in given.items()}
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+# --- rows of answers ------------------------------------------------------------------------------
+
+_STRUCTS: Final = frozenset({v1.ROW_FORM_UNSPECIFIED, v1.ROW_FORM_STRUCT})
+
+
+def mixed_columns(schema: TableSchema) -> frozenset[str]:
+    """Return the columns with values of several kinds."""
+    return frozenset(column.name for column in schema.columns if column.type.kind == "variant")
+
+
+def _put_rows(answer: Any, version: TableVersion, numbers: Sequence[int], form: int) -> None:
+    if form not in _STRUCTS:
+        _put_form(answer, version, numbers, form)
+        return
+    mixed = mixed_columns(version.schema)
+    add = answer.rows.add
+    for number in numbers:
+        fill(add(), version.row(number), mixed)
+
+
+def _put_form(
+    answer: Any, version: TableVersion, numbers: Sequence[int] | np.ndarray[Any, Any], form: int
+) -> None:
+    table = version.arrow(np.asarray(numbers, np.int32))
+    if form == v1.ROW_FORM_JSON:
+        answer.json = rows_json(version.schema, table)
+    elif form == v1.ROW_FORM_ARROW:
+        answer.arrow = rows_arrow(table)
+    else:
+        raise BadRequest("This form of rows is not known", form=form)
+
+
+def rows_json(schema: TableSchema, table: pa.Table) -> bytes:
+    """Return rows as a JSON array, with the values that Structs would have."""
+    columns = [_column_json(column, table.column(at)) for at, column in enumerate(schema.columns)]
+    names = schema.names
+    return msgspec.json.encode(
+        [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    )
+
+
+def _column_json(column: Column, array: pa.ChunkedArray) -> list[Any]:
+    kind = column.type.kind
+    values = column.type.from_arrow(array)
+    if kind in _AS_THEY_ARE:
+        return values
+    mixed = kind == "variant"
+    return [None if value is None else shown_value(value, mixed=mixed) for value in values]
+
+
+_AS_THEY_ARE: Final = frozenset({"int16", "int32", "boolean", "text", "json"})
+
+
+def rows_arrow(table: pa.Table) -> bytes:
+    """Return rows as a stream of Arrow's IPC format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def fill(into: Struct, row: Row, mixed: frozenset[str]) -> None:
+    """Put the values of a row into a Struct."""
+    # By the type of each value, not of its column: a subscriber also gets rows from before the
+    # columns changed.
+    fields = into.fields
+    for name in row:
+        value = row[name]
+        put = _PUT.get(type(value))
+        if put is None or name in mixed:
+            _put_json(fields[name], shown_value(value, mixed=name in mixed))
+        else:
+            put(fields[name], value)
+
+
+def _put_null(into: Value, _value: None) -> None:
+    into.null_value = NULL_VALUE
+
+
+def _put_flag(into: Value, value: bool) -> None:
+    into.bool_value = value
+
+
+def _put_int(into: Value, value: int) -> None:
+    if -_EXACT <= value <= _EXACT:
+        into.number_value = value
+    else:
+        into.string_value = str(value)
+
+
+def _put_float(into: Value, value: float) -> None:
+    if math.isfinite(value):
+        into.number_value = value
+    else:
+        into.string_value = shown_value(value)
+
+
+def _put_text(into: Value, value: str) -> None:
+    into.string_value = value
+
+
+_PUT: Final[Mapping[type, Callable[[Any, Any], None]]] = {
+    type(None): _put_null,
+    bool: _put_flag,
+    int: _put_int,
+    float: _put_float,
+    str: _put_text,
+}
+
+
+def _put_json(into: Value, value: Any) -> None:
+    if isinstance(value, list):
+        into.list_value.SetInParent()
+        for each in value:
+            _put_json(into.list_value.values.add(), each)
+    elif isinstance(value, dict):
+        into.struct_value.SetInParent()
+        for name, each in value.items():
+            _put_json(into.struct_value.fields[name], each)
+    else:
+        _PUT[type(value)](into, value)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+_TOKEN: Final = struct.Struct(">BQI")
+_TOKEN_FORMAT: Final = 1
+
+
+class _PageToken:
+    """
+    Where the next page of a table begins, as text.
+
+    Not a secret: it gives no right that the caller does not have. Its checksum only finds a token
+    of another table, or of a table whose key has changed since.
+    """
+
+    def __init__(self, found: _Found) -> None:
+        schema = found.version.schema
+        key = [(name, str(schema.column(name).type)) for name in found.table.key]
+        self._whose = repr((found.pipeline, found.name, key)).encode()
+
+    def text(self, after: int) -> str:
+        data = _TOKEN.pack(_TOKEN_FORMAT, after, self._sum(after))
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    def read(self, text: str) -> int:
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            format, after, sum = _TOKEN.unpack(data)
+        except (ValueError, binascii.Error, struct.error):
+            format = after = sum = 0
+        if format != _TOKEN_FORMAT or sum != self._sum(after):
+            raise BadRequest(
+                "The page token does not belong to this table",
+                remedy="Use next_page_token of an answer for the same table as it is, or begin"
+                " again without a token: the key of the table may have changed.",
+            )
+        return int(after)
+
+    def _sum(self, after: int) -> int:
+        return xxhash.xxh32_intdigest(self._whose, seed=after & 0xFFFF_FFFF) ^ (after >> 32)
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+class Subscription:
+    """
+    The changes of a table, as messages. The reader begins when this is created.
+
+    `close`, from any thread, ends it. A subscriber that does not keep up costs the pipeline
+    nothing: its changes wait here, and if they are too many, it ends with an error.
+    """
+
+    def __init__(self, table: ReadableTable, asked: v1.SubscribeRequest, lineage: str) -> None:
+        self._table = table
+        self._asked = asked
+        self._lineage = lineage
+        self._reader = table.changes("rows" if asked.replay_existing else "now")
+        self._schema: TableSchema | None = None
+        self._mixed: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[v1.SubscribeResponse]:
+        reader, marks = self._reader, self._asked.marks
+        last, left = reader.begins, reader.existing
+        if marks:
+            yield self._message("BEGIN", str(last))
+            if not left:
+                yield self._message("LIVE", str(last))
+        try:
+            for change in reader:
+                left -= 1
+                last = change.position
+                yield self._change(change, existing=left >= 0)
+                if marks and left == 0:
+                    yield self._message("LIVE", str(reader.begins))
+        except FellBehind as error:
+            raise FellBehind(
+                "The subscriber is too slow",
+                remedy="Subscribe again with replay_existing: the rows come first, and then every"
+                " change. All changes up to the position were sent.",
+                position=str(last),
+                **error.facts,
+            ) from None
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _message(self, action: str, position: str) -> v1.SubscribeResponse:
+        message = v1.SubscribeResponse(action=action, position=position, lineage=self._lineage)
+        if self._table.schema is not self._schema:
+            self._schema = schema = self._table.schema
+            self._mixed = mixed_columns(schema)
+            if self._asked.with_columns:
+                message.columns.extend(columns_of(schema, self._table.key))
+        return message
+
+    def _change(self, change: TableChange, *, existing: bool) -> v1.SubscribeResponse:
+        message = self._message(change.op.upper(), str(change.position))
+        if existing:
+            message.existing = True
+        elif change.time is not None:
+            message.timestamp.FromDatetime(change.time)
+        if change.before is not None:
+            fill(message.old_values, change.before, self._mixed)
+        if change.after is not None:
+            fill(message.new_values, change.after, self._mixed)
+        for name, value in zip(self._table.key, change.key, strict=False):
+            _put_json(message.key.add(), shown_value(value, mixed=name in self._mixed))
+        return message

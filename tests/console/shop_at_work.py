@@ -1,4 +1,8 @@
-"""A shop and an engine that follows it, for a browser to look at; on Arrow, without a JVM."""
+"""
+A shop, an engine that follows it, and its server, for a browser to look at; without a JVM.
+
+`python -m tests.console.shop_at_work FOLDER` runs one in which much happens, on port 4090.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,8 @@ from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals
+from headrace.server.network import Server, settings_of
 from headrace.targets.memory import memory
-from tests.console.web_server import web_server
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 
@@ -79,8 +83,17 @@ class ShopAtWork:
     folder: Path
     engine: Engine
     control: ControlService
-    refused: set[float]
-    """Amounts that cannot be computed."""
+    server: Server
+
+    @property
+    def url(self) -> str:
+        return self.server.info.http
+
+    def serve(self, **options: Any) -> Server:
+        """Serve the engine again, with other options or after the server was closed."""
+        self.server.close()
+        self.server = served(self.engine, self.control, **options)
+        return self.server
 
     def execute(self, database: str, *statements: str) -> None:
         with _open(self.folder, database) as connection:
@@ -89,12 +102,19 @@ class ShopAtWork:
         connection.close()
 
 
+def served(engine: Engine, control: ControlService, **options: Any) -> Server:
+    settings = settings_of({"http_port": 0, "grpc_port": 0, **options})
+    server = Server(engine, settings, control=control).start()
+    assert server.await_serving(patience()), server.info
+    return server
+
+
 @contextmanager
-def shop_at_work(folder: Path, *, rows: int = 40) -> Iterator[ShopAtWork]:
-    refused = {-1.0}
+def shop_at_work(folder: Path, *, rows: int = 40, **options: Any) -> Iterator[ShopAtWork]:
+    """Orders with an amount below zero cannot be computed: they become dead letters."""
 
     def fails(pipeline: Pipeline, row: Mapping[str, Any]) -> str | None:
-        return "NUMERIC_VALUE_OUT_OF_RANGE" if row.get("amount") in refused else None
+        return "NUMERIC_VALUE_OUT_OF_RANGE" if row.get("amount", 0) < 0 else None
 
     chance = random.Random(7)
     for name, schema in SCHEMA.items():
@@ -143,7 +163,13 @@ def shop_at_work(folder: Path, *, rows: int = 40) -> Iterator[ShopAtWork]:
         control = ControlService(engine, service="shop")
         found = configured(load(file, environment={}, sets=()))
         control.unary["Configuration"] = ApplyVerb(engine, found, lambda: found, file).effective
-        yield ShopAtWork(folder, engine, control, refused)
+        control.rates.start()
+        shop_of = ShopAtWork(folder, engine, control, served(engine, control, **options))
+        try:
+            yield shop_of
+        finally:
+            shop_of.server.close()
+            control.rates.stop()
 
 
 def _order(number: int, chance: random.Random) -> tuple[Any, ...]:
@@ -190,12 +216,12 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     root.mkdir(parents=True)
     ended = threading.Event()
-    with shop_at_work(root) as at_work, web_server(at_work.control, 4090) as serving:
+    with shop_at_work(root, http_port=4090) as at_work:
         writer = threading.Thread(target=_write, args=(at_work, ended))
         writer.start()
         at_work.execute("shop", "update orders set amount = -1 where id in (7, 12)")
         at_work.execute("shop", "update orders set status = 'shipped' where id = 7")
-        print(serving.url, flush=True)
+        print(at_work.url, flush=True)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
         ended.set()

@@ -114,7 +114,7 @@ def shop_at_work(folder: Path, *, rows: int = 40, **options: Any) -> Iterator[Sh
     """Orders with an amount below zero cannot be computed: they become dead letters."""
 
     def fails(pipeline: Pipeline, row: Mapping[str, Any]) -> str | None:
-        return "NUMERIC_VALUE_OUT_OF_RANGE" if row.get("amount", 0) < 0 else None
+        return "NUMERIC_VALUE_OUT_OF_RANGE" if (row.get("amount") or 0) < 0 else None
 
     chance = random.Random(7)
     for name, schema in SCHEMA.items():

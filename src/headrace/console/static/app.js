@@ -96,7 +96,7 @@ function sidebar() {
   return h(
     "aside",
     { class: "sidebar" },
-    h("a", { class: "brand", href: "#/flow", "aria-label": "Headrace, to the flow" }, mark(), h("span", {}, "Headrace"), store.status?.service && h("small", {}, store.status.service)),
+    h("a", { class: "brand", href: "#/flow" }, mark(), h("span", {}, "Headrace"), store.status?.service && h("small", {}, store.status.service)),
     h(
       "nav",
       { "aria-label": "Views" },

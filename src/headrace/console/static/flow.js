@@ -142,7 +142,7 @@ function wire(lane) {
   const lines = [];
   const join = (from, to, live) => {
     if (!from || !to || to.left <= from.right) return;
-    const [x1, y1, x2, y2] = [from.right - home.left, from.top + Math.min(28, from.height / 2) - home.top, to.left - home.left, to.top + Math.min(28, to.height / 2) - home.top];
+    const [x1, y1, x2, y2] = [from.right - home.left, from.top + from.height / 2 - home.top, to.left - home.left, to.top + to.height / 2 - home.top];
     const half = (x2 - x1) / 2;
     lines.push([`M${x1} ${y1}C${x1 + half} ${y1} ${x2 - half} ${y2} ${x2} ${y2}`, live]);
   };

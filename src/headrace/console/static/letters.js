@@ -76,7 +76,7 @@ function toolbar(letters) {
   return h(
     "div",
     { class: "toolbar" },
-    !pinned && h("label", { class: "inline" }, "Pipeline", h("select", { onchange: pick, value: pipeline }, h("option", { value: "" }, "All pipelines"), all.map((each) => h("option", { key: each.name, value: each.name, selected: each.name === pipeline }, `${each.name} (${each.dead_letters})`)))),
+    !pinned && h("label", { class: "inline" }, "Pipeline", h("select", { "aria-label": "Pipeline", onchange: pick, value: pipeline }, h("option", { value: "" }, "All pipelines"), all.map((each) => h("option", { key: each.name, value: each.name, selected: each.name === pipeline }, `${each.name} (${each.dead_letters})`)))),
     h("label", { class: "inline" }, h("input", { type: "checkbox", checked: ended, onchange: (event) => ((ended = event.target.checked), (skipped = 0), look()) }), "Also those that ended"),
     h("p", { class: "muted" }, found.total > letters.length ? `${count(skipped + 1)}–${count(skipped + letters.length)} of ${count(found.total)}` : counted(found.total, "dead letter")),
     found.total > PAGE && h("div", { class: "tools" }, h("button", { class: "button small", type: "button", disabled: skipped === 0, onclick: () => ((skipped -= PAGE), look()) }, icon("left"), "Earlier"), h("button", { class: "button small", type: "button", disabled: skipped + PAGE >= found.total, onclick: () => ((skipped += PAGE), look()) }, "Later", icon("right"))),

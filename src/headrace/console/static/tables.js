@@ -114,8 +114,8 @@ function picker() {
   return h(
     "form",
     { class: "toolbar", onsubmit: submit },
-    h("label", { class: "inline" }, "Table", h("select", { onchange: pick, value: now }, options.map(([id, text]) => h("option", { key: id, value: id, selected: id === now }, text)))),
-    of && h("label", { class: "inline" }, "Rows", h("select", { name: "by", onchange: choose, value: by }, h("option", { value: "all" }, "all"), of.key.length > 0 && h("option", { value: "key" }, "by key"), of.lookup.length > 0 && h("option", { value: "lookup" }, "by lookup"), Object.keys(of.indexes).map((each) => h("option", { key: each, value: each }, `by index ${each}`)))),
+    h("label", { class: "inline" }, "Table", h("select", { "aria-label": "Table", onchange: pick, value: now }, options.map(([id, text]) => h("option", { key: id, value: id, selected: id === now }, text)))),
+    of && h("label", { class: "inline" }, "Rows", h("select", { name: "by", "aria-label": "Rows", onchange: choose, value: by }, h("option", { value: "all" }, "all"), of.key.length > 0 && h("option", { value: "key" }, "by key"), of.lookup.length > 0 && h("option", { value: "lookup" }, "by lookup"), Object.keys(of.indexes).map((each) => h("option", { key: each, value: each }, `by index ${each}`)))),
     of && fieldsOf().map((each, at) => h("label", { class: "inline", key: each }, each, h("input", { name: each, value: given[at] ?? "", required: true, spellcheck: "false", autocomplete: "off", oninput: (event) => (given[at] = event.target.value) }))),
     of && by !== "all" && h("button", { class: "button primary", type: "submit" }, icon("key"), "Find"),
     of && by === "all" && h("label", { class: "inline search" }, icon("search"), h("input", { type: "search", "aria-label": "Filter these rows", placeholder: "Filter rows  /", value: filter, oninput: (event) => ((filter = event.target.value), (page = 0), update()) })),

@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": _API | {"api"},
     "cli": _API | {"api", "embedded", "server"},
     "testing": {"errors", "storage", "changelog", "tables"},
+    "console": set(),
 }
 """
 Each part knows what stands before it.

@@ -200,9 +200,14 @@ def _write(shop: ShopAtWork, over: threading.Event) -> None:
                     "update orders set status = ? where id = ?",
                     (chance.choice(STATES), chance.randint(1, newest)),
                 )
-            if chance.random() < 0.02:
+            if chance.random() < 0.004:
                 connection.execute(
                     "update orders set amount = -1 where id = ?", (chance.randint(1, newest),)
+                )
+            if chance.random() < 0.2:
+                connection.execute(
+                    "update customers set city = ? where id = ?",
+                    (chance.choice(CITIES), chance.randint(1, 24)),
                 )
         if chance.random() < 0.4:
             with billing:

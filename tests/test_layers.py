@@ -51,8 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": _API,
     "server": _API | {"api"},
     "cli": _API | {"api", "embedded", "server"},
-    "testing": {"errors", "storage", "changelog", "tables"},
     "console": set(),
+    "testing": {"errors", "storage", "changelog", "tables"},
 }
 """
 Each part knows what stands before it.

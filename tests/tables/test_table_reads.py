@@ -60,6 +60,8 @@ VALUES: list[tuple[str | ValueType, list[object]]] = [
     ("interval", [Interval(1, 2, 3), Interval(-1, 0, -5)]),
     ("variant", [1, 2.5, "text", b"bytes", -(2**63)]),
     (ValueType("arrow", other=pa.list_(pa.int32())), [[1, 2], []]),
+    (ValueType("arrow", other=pa.duration("us")), [timedelta(days=1, microseconds=1)]),
+    (ValueType("arrow", other=pa.date64()), [date(2026, 1, 2)]),
 ]
 
 

@@ -344,15 +344,19 @@ class TargetMachine(RuleBasedStateMachine):
         self.check_pages(version, state)
 
     def check_pages(self, version: TableVersion, state: State) -> None:
-        listed: list[int] = []
-        after = None
-        while True:
-            page = version.page(after, 3)
-            listed += page.rows.tolist()
-            if (after := page.after) is None:
-                break
-            assert len(page.rows) == 3
-        assert self.as_state(map(version.row, listed)) == state
+        for read in [version.page, version.page_by_key] if version.ordered else [version.page]:
+            listed: list[int] = []
+            after = None
+            while True:
+                page = read(after, 3)
+                listed += page.rows.tolist()
+                if (after := page.after) is None:
+                    break
+                assert len(page.rows) == 3
+            assert self.as_state(map(version.row, listed)) == state
+        if version.ordered:
+            keys = [self.source.key_of(version.row(number)) for number in listed]
+            assert keys == sorted(keys)
         columns = version.arrow(np.array(listed, np.int32)).to_pydict()
         assert columns["email"] == [version.row(number)["email"] for number in listed]
 

@@ -242,12 +242,17 @@ def _plain(value: object) -> object:
 
 
 def _encoded(shown: Mapping[str, Any]) -> str:
-    """Return the detail in protobuf form: code 1, message 2, remedy 3, facts 4, a map."""
+    """Return the detail in protobuf form, as `headrace.v1.Error`."""
+    return base64.b64encode(_error(shown)).decode().rstrip("=")
+
+
+def _error(shown: Mapping[str, Any]) -> bytes:
+    """Return code 1, message 2, remedy 3, facts 4, a map, and errors 5, which are the same."""
     texts = (shown["code"], shown["message"], shown["remedy"])
     data = b"".join(_field(number, text.encode()) for number, text in enumerate(texts, 1))
     for name, value in shown["facts"].items():
         data += _field(4, _field(1, name.encode()) + _field(2, str(value).encode()))
-    return base64.b64encode(data).decode().rstrip("=")
+    return data + b"".join(_field(5, _error(each)) for each in shown.get("errors", ()))
 
 
 def _field(number: int, data: bytes) -> bytes:

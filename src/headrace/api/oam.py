@@ -365,7 +365,7 @@ class OAMCalls:
         what = f"{count} table{'' if count == 1 else 's'} of {asked.source_id}"
         return v1.ResetSourceResponse(
             accepted=not asked.dry_run,
-            message=f"{what} would be copied again" if asked.dry_run else f"{what}: copied again",
+            message=what + _copied(answer["done"], would=asked.dry_run),
             details=struct(answer),
             tables=answer["tables"],
             pipelines=answer["pipelines"],
@@ -856,10 +856,14 @@ def _reloads(answer: Mapping[str, Any]) -> list[v1.TableReload]:
     ]
 
 
+def _copied(done: bool, *, would: bool = False) -> str:
+    return " would be copied again" if would else ": copied again" if done else ": to be copied"
+
+
 def _reloading(reloads: Sequence[v1.TableReload]) -> str:
     done = all(each.done for each in reloads)
     tables = ", ".join(each.table for each in reloads)
-    return f"{tables}: {'copied again' if done else 'is copied again'}"
+    return tables + _copied(done)
 
 
 def _below(settings: Iterable[Mapping[str, Any]], *path: str) -> Struct | None:

@@ -3,28 +3,33 @@
 
 A call takes one version of a table, and everything that it answers is of this version, also the
 position. So a call never waits for the pipeline, and the pipeline never waits for a call.
-
-Values have the forms that `table_reads` describes, in a Struct as in JSON. Keys are read in the
-same forms, so a value from an answer can be used as a key.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 import xxhash
-from google.protobuf.struct_pb2 import NULL_VALUE, Struct, Value
 
 from headrace.api import table_reads
-from headrace.api.table_reads import not_a_value, readings, shown_value
+from headrace.api.row_forms import (
+    MOST_BYTES,
+    NUMBERS,
+    STRUCTS,
+    KeyReader,
+    columns_of,
+    fill,
+    given_value,
+    mixed_columns,
+    put_form,
+    put_json,
+    put_rows,
+)
+from headrace.api.table_reads import shown_value
 from headrace.errors import (
     BadRequest,
     FellBehind,
@@ -40,9 +45,9 @@ from headrace.v1 import query_pb2 as v1
 if TYPE_CHECKING:
     from headrace.api.handlers import ControlService
     from headrace.api.services import Caller, ProtoStream, StreamCall, UnaryCall
-    from headrace.changelog.schema import Column, TableSchema
+    from headrace.changelog.schema import TableSchema
     from headrace.engine.engine import Engine
-    from headrace.tables import Row, TableChange
+    from headrace.tables import TableChange
     from headrace.tables.version import TableVersion
     from headrace.targets.target import ReadableTable
 
@@ -100,8 +105,8 @@ class QueryCalls:
         version = found.version
         key: Sequence[object] = (asked.primary_key,)
         if asked.key:
-            key = [_given(value) for value in asked.key]
-        elif version.schema.column(found.table.key[0]).type.kind not in _NUMBERS:
+            key = [given_value(value) for value in asked.key]
+        elif version.schema.column(found.table.key[0]).type.kind not in NUMBERS:
             # Only an integer fits into the field. That it finds nothing would say nothing.
             raise BadRequest(
                 f"The key of {found.name} is not an integer",
@@ -112,18 +117,18 @@ class QueryCalls:
         for each in KeyReader(version.schema, found.table.key).meanings(key):
             if (row := version.get(each)) is not None:
                 answer.found = True
-                if asked.form in _STRUCTS:
+                if asked.form in STRUCTS:
                     fill(answer.row, row, mixed_columns(version.schema))
                 else:
-                    _put_form(answer, version, version.find([each]), asked.form)
+                    put_form(answer, version, version.find([each]).tolist(), asked.form)
                 break
-        return _told(answer, found, asked)
+        return _completed(answer, found, asked)
 
     def _lookup(self, asked: v1.LookupRequest, caller: Caller) -> v1.LookupResponse:
         found = self._found(asked, caller)
         answer = v1.LookupResponse()
         version = found.version
-        given = [_given(value) for value in asked.key_values]
+        given = [given_value(value) for value in asked.key_values]
         index, unique = asked.index_name or None, False
         if index is None:
             try:
@@ -141,11 +146,11 @@ class QueryCalls:
         answer.more = len(numbers) > 1
         if numbers:
             answer.found = True
-            if asked.form in _STRUCTS:
+            if asked.form in STRUCTS:
                 fill(answer.row, version.row(numbers[0]), mixed_columns(version.schema))
             else:
-                _put_form(answer, version, numbers[:1], asked.form)
-        return _told(answer, found, asked)
+                put_form(answer, version, numbers[:1], asked.form)
+        return _completed(answer, found, asked)
 
     def _lookup_all(self, asked: v1.LookupAllRequest, caller: Caller) -> v1.LookupAllResponse:
         found = self._found(asked, caller)
@@ -154,13 +159,13 @@ class QueryCalls:
         if asked.limit < 0:
             raise BadRequest("The limit must not be negative")
         answer = v1.LookupAllResponse()
-        given = [_given(value) for value in asked.key_values]
+        given = [given_value(value) for value in asked.key_values]
         numbers = _indexed(found, asked.index_name, given)
         if asked.limit and len(numbers) > asked.limit:
             numbers, answer.more = numbers[: asked.limit], True
         _check_size(found, len(numbers))
-        _put_rows(answer, found.version, numbers, asked.form)
-        return _told(answer, found, asked)
+        _put_all(answer, found, numbers, asked.form)
+        return _completed(answer, found, asked)
 
     def _list_rows(self, asked: v1.ListRowsRequest, caller: Caller) -> v1.ListRowsResponse:
         found = self._found(asked, caller)
@@ -168,13 +173,19 @@ class QueryCalls:
             raise BadRequest("The page size must not be negative")
         size = min(asked.page_size or USUAL_PAGE, MOST_OF_PAGE)
         token = _PageToken(found)
-        after = token.read(asked.page_token) if asked.page_token else None
-        page = found.version.page(after, size)
-        answer = v1.ListRowsResponse(total_count=found.version.count)
+        version, after = found.version, None
+        by_key = version.ordered
+        if asked.page_token:
+            # A listing keeps its order, also if the table grows meanwhile.
+            by_key, after = token.read(asked.page_token)
+        page = version.page_by_key(after, size) if by_key else version.page(after, size)
+        answer = v1.ListRowsResponse(total_count=version.count)
+        given = put_rows(answer, version, page.rows.tolist(), asked.form)
+        if given < len(page.rows):
+            page = page.first(given)
         if page.after is not None:
-            answer.next_page_token = token.text(page.after)
-        _put_rows(answer, found.version, page.rows.tolist(), asked.form)
-        return _told(answer, found, asked)
+            answer.next_page_token = token.text(page.after, by_key=by_key)
+        return _completed(answer, found, asked)
 
     def _count_rows(self, asked: v1.CountRowsRequest, caller: Caller) -> v1.CountRowsResponse:
         found = self._found(asked, caller)
@@ -187,10 +198,9 @@ class QueryCalls:
 
     def _batch_lookup(self, asked: v1.BatchLookupRequest, caller: Caller) -> v1.BatchLookupResponse:
         found = self._found(asked, caller)
-        version = found.version
         _check_size(found, len(asked.keys))
         answer = v1.BatchLookupResponse()
-        given = [[_given(value) for value in each.values] for each in asked.keys]
+        given = [[given_value(value) for value in each.values] for each in asked.keys]
         if not asked.index_name and not asked.unique_lookup:
             numbers, counts = _by_keys(found, given)
         else:
@@ -203,8 +213,8 @@ class QueryCalls:
                 counts.append(len(some))
                 _check_size(found, len(numbers))
         answer.counts.extend(counts)
-        _put_rows(answer, version, numbers, asked.form)
-        return _told(answer, found, asked)
+        _put_all(answer, found, numbers, asked.form)
+        return _completed(answer, found, asked)
 
     def _subscribe(self, asked: v1.SubscribeRequest, caller: Caller) -> ProtoStream:
         _, _, lineage, table = self._table(asked, caller)
@@ -223,7 +233,7 @@ class QueryCalls:
             raise NotRunning("The engine is still starting", remedy="Try again in a moment.")
         pipeline, name = asked.pipeline, asked.table
         if not name and not pipeline:
-            raise BadRequest("schema and table are required")
+            raise BadRequest("Schema and table are required")
         if name and asked.schema:
             name = f"{asked.schema}.{name}"
         if name:
@@ -243,7 +253,7 @@ class QueryCalls:
         if pipeline and pipeline not in [each.pipeline for each in targets]:
             self._refuse(pipeline, name)
         raise UnknownPipeline(
-            f"no indexed target found for {name}",
+            f"No indexed target found for {name}",
             remedy="Use a table of a pipeline whose target is indexed-memory: headrace status lists"
             " all. A table of a source that names its tables without a schema has none.",
             table=name,
@@ -258,7 +268,7 @@ class QueryCalls:
         table_reads.table_of(pipeline, target, name or None)
 
 
-def _told(answer: _Answer, found: _Found, asked: Any) -> _Answer:
+def _completed(answer: _Answer, found: _Found, asked: Any) -> _Answer:
     """Return an answer, with what every answer says about the table."""
     answer.position = str(found.version.position)
     answer.lineage = found.lineage
@@ -268,20 +278,21 @@ def _told(answer: _Answer, found: _Found, asked: Any) -> _Answer:
     return answer
 
 
-def columns_of(schema: TableSchema, key: Sequence[str]) -> list[v1.Column]:
-    """Return the columns of a table, as answers have them."""
-    return [
-        v1.Column(name=column.name, type=str(column.type), key=column.name in key)
-        for column in schema.columns
-    ]
-
-
 def _check_size(found: _Found, count: int) -> None:
     if count > MOST_ROWS:
         raise TooManyRows(
             f"An answer has at most {MOST_ROWS:,} rows, and at most as many keys are asked for",
             table=found.name,
             count=count,
+        )
+
+
+def _put_all(answer: Any, found: _Found, numbers: Sequence[int], form: int) -> None:
+    if put_rows(answer, found.version, numbers, form) < len(numbers):
+        raise TooManyRows(
+            f"An answer has at most {MOST_BYTES:,} bytes of rows",
+            table=found.name,
+            count=len(numbers),
         )
 
 
@@ -318,213 +329,11 @@ def _by_keys(found: _Found, given: Sequence[Sequence[object]]) -> tuple[list[int
     return rows, counts
 
 
-# --- values of requests ---------------------------------------------------------------------------
-
-_EXACT: Final = 2**53
-_WHOLE: Final = frozenset({"int16", "int32", "int64"})
-_DECIMALS: Final = frozenset({"decimal", "numeric"})
-_NUMBERS: Final = _WHOLE | _DECIMALS | {"float32", "float64", "variant", "arrow"}
-
-
-def _given(value: Value) -> Any:
-    """Return a value as JSON has it."""
-    match value.WhichOneof("kind"):
-        case "string_value":
-            return value.string_value
-        case "number_value":
-            return value.number_value
-        case "bool_value":
-            return value.bool_value
-        case "list_value":
-            return [_given(each) for each in value.list_value.values]
-        case "struct_value":
-            return {name: _given(each) for name, each in value.struct_value.fields.items()}
-    return None
-
-
-class KeyReader:
-    """Reads the values of a request as those of some columns."""
-
-    def __init__(self, schema: TableSchema, names: Sequence[str]) -> None:
-        self._columns = [schema.column(name) for name in names]
-
-    def meanings(self, given: Sequence[object]) -> list[tuple[object, ...]]:
-        """Return the possible meanings of the values: one, but see `readings`."""
-        columns = self._columns
-        if len(columns) != len(given):
-            names = [column.name for column in columns]
-            raise BadRequest(
-                f"{len(columns)} value{'' if len(columns) == 1 else 's'} needed,"
-                f" {len(given)} given",
-                remedy=f"Give the values of {', '.join(names)}, in this order.",
-                columns=names,
-                given=len(given),
-            )
-        found: list[tuple[object, ...]] = [()]
-        for column, value in zip(columns, given, strict=True):
-            values = _values(column, value)
-            found = [(*each, more) for each in found for more in values]
-        return found
-
-
-def _values(column: Column, given: object) -> list[object]:
-    kind = column.type.kind
-    if type(given) is float:
-        if kind in _WHOLE or kind in _DECIMALS:
-            # A double: beyond 2^53 it may be another number than the client meant.
-            if not abs(given) <= _EXACT or (kind in _WHOLE and not given.is_integer()):
-                raise not_a_value(column)
-            return [int(given)] if given.is_integer() else list(readings(column, repr(given)))
-        if kind == "arrow":
-            return [given, int(given)] if given.is_integer() else [given]
-        if kind not in _NUMBERS:
-            raise not_a_value(column)
-        return [given]
-    if type(given) is bool and kind not in ("boolean", "arrow"):
-        raise not_a_value(column)
-    if kind == "arrow" and isinstance(given, list | dict):
-        return [given, _whole(given)]
-    if type(given) is list:
-        raise not_a_value(column)
-    return list(readings(column, given))
-
-
-def _whole(given: Any) -> Any:
-    """Return a value with integers where it has floats that are whole."""
-    if isinstance(given, list):
-        return [_whole(each) for each in given]
-    if isinstance(given, dict):
-        return {name: _whole(each) for name, each in given.items()}
-    return int(given) if isinstance(given, float) and given.is_integer() else given
-
-
-# --- rows of answers ------------------------------------------------------------------------------
-
-_STRUCTS: Final = frozenset({v1.ROW_FORM_UNSPECIFIED, v1.ROW_FORM_STRUCT})
-
-
-def mixed_columns(schema: TableSchema) -> frozenset[str]:
-    """Return the columns with values of several kinds."""
-    return frozenset(column.name for column in schema.columns if column.type.kind == "variant")
-
-
-def _put_rows(answer: Any, version: TableVersion, numbers: Sequence[int], form: int) -> None:
-    if form not in _STRUCTS:
-        _put_form(answer, version, numbers, form)
-        return
-    mixed = mixed_columns(version.schema)
-    add = answer.rows.add
-    for number in numbers:
-        fill(add(), version.row(number), mixed)
-
-
-def _put_form(
-    answer: Any, version: TableVersion, numbers: Sequence[int] | np.ndarray[Any, Any], form: int
-) -> None:
-    table = version.arrow(np.asarray(numbers, np.int32))
-    if form == v1.ROW_FORM_JSON:
-        answer.json = rows_json(version.schema, table)
-    elif form == v1.ROW_FORM_ARROW:
-        answer.arrow = rows_arrow(table)
-    else:
-        raise BadRequest("This form of rows is not known", form=form)
-
-
-def rows_json(schema: TableSchema, table: pa.Table) -> bytes:
-    """Return rows as a JSON array, with the values that Structs would have."""
-    columns = [_column_json(column, table.column(at)) for at, column in enumerate(schema.columns)]
-    names = schema.names
-    return msgspec.json.encode(
-        [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    )
-
-
-def _column_json(column: Column, array: pa.ChunkedArray) -> list[Any]:
-    kind = column.type.kind
-    values = column.type.from_arrow(array)
-    if kind in _AS_THEY_ARE:
-        return values
-    mixed = kind == "variant"
-    return [None if value is None else shown_value(value, mixed=mixed) for value in values]
-
-
-_AS_THEY_ARE: Final = frozenset({"int16", "int32", "boolean", "text", "json"})
-
-
-def rows_arrow(table: pa.Table) -> bytes:
-    """Return rows as a stream of Arrow's IPC format."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def fill(into: Struct, row: Row, mixed: frozenset[str]) -> None:
-    """Put the values of a row into a Struct."""
-    # By the type of each value, not of its column: a subscriber also gets rows from before the
-    # columns changed.
-    fields = into.fields
-    for name in row:
-        value = row[name]
-        put = _PUT.get(type(value))
-        if put is None or name in mixed:
-            _put_json(fields[name], shown_value(value, mixed=name in mixed))
-        else:
-            put(fields[name], value)
-
-
-def _put_null(into: Value, _value: None) -> None:
-    into.null_value = NULL_VALUE
-
-
-def _put_flag(into: Value, value: bool) -> None:
-    into.bool_value = value
-
-
-def _put_int(into: Value, value: int) -> None:
-    if -_EXACT <= value <= _EXACT:
-        into.number_value = value
-    else:
-        into.string_value = str(value)
-
-
-def _put_float(into: Value, value: float) -> None:
-    if math.isfinite(value):
-        into.number_value = value
-    else:
-        into.string_value = shown_value(value)
-
-
-def _put_text(into: Value, value: str) -> None:
-    into.string_value = value
-
-
-_PUT: Final[Mapping[type, Callable[[Any, Any], None]]] = {
-    type(None): _put_null,
-    bool: _put_flag,
-    int: _put_int,
-    float: _put_float,
-    str: _put_text,
-}
-
-
-def _put_json(into: Value, value: Any) -> None:
-    if isinstance(value, list):
-        into.list_value.SetInParent()
-        for each in value:
-            _put_json(into.list_value.values.add(), each)
-    elif isinstance(value, dict):
-        into.struct_value.SetInParent()
-        for name, each in value.items():
-            _put_json(into.struct_value.fields[name], each)
-    else:
-        _PUT[type(value)](into, value)
-
-
 # --- pages ----------------------------------------------------------------------------------------
 
-_TOKEN: Final = struct.Struct(">BQI")
-_TOKEN_FORMAT: Final = 1
+_TOKEN: Final = struct.Struct(">BqI")
+_BY_HASH, _BY_KEY = 1, 2
+"""Orders of a listing: the first byte of a token."""
 
 
 class _PageToken:
@@ -540,26 +349,29 @@ class _PageToken:
         key = [(name, str(schema.column(name).type)) for name in found.table.key]
         self._whose = repr((found.pipeline, found.name, key)).encode()
 
-    def text(self, after: int) -> str:
-        data = _TOKEN.pack(_TOKEN_FORMAT, after, self._sum(after))
+    def text(self, after: int, *, by_key: bool) -> str:
+        order = _BY_KEY if by_key else _BY_HASH
+        signed = after if by_key else after - 2**63
+        data = _TOKEN.pack(order, signed, self._sum(order, signed))
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
-    def read(self, text: str) -> int:
+    def read(self, text: str) -> tuple[bool, int]:
+        """Return whether the order is that of the keys, and what was last."""
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            format, after, sum = _TOKEN.unpack(data)
-        except (ValueError, binascii.Error, struct.error):
-            format = after = sum = 0
-        if format != _TOKEN_FORMAT or sum != self._sum(after):
+            order, signed, sum = _TOKEN.unpack(data)
+        except (ValueError, struct.error):
+            order = signed = sum = 0
+        if order not in (_BY_HASH, _BY_KEY) or sum != self._sum(order, signed):
             raise BadRequest(
                 "The page token does not belong to this table",
                 remedy="Use next_page_token of an answer for the same table as it is, or begin"
                 " again without a token: the key of the table may have changed.",
             )
-        return int(after)
+        return order == _BY_KEY, signed if order == _BY_KEY else signed + 2**63
 
-    def _sum(self, after: int) -> int:
-        return xxhash.xxh32_intdigest(self._whose, seed=after & 0xFFFF_FFFF) ^ (after >> 32)
+    def _sum(self, order: int, signed: int) -> int:
+        return xxhash.xxh32_intdigest(self._whose + b"%d %d" % (order, signed))
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -582,9 +394,9 @@ class Subscription:
         self._mixed: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[v1.SubscribeResponse]:
-        reader, marks = self._reader, self._asked.marks
+        reader, markers = self._reader, self._asked.markers
         last, left = reader.begins, reader.existing
-        if marks:
+        if markers:
             yield self._message("BEGIN", str(last))
             if not left:
                 yield self._message("LIVE", str(last))
@@ -593,7 +405,7 @@ class Subscription:
                 left -= 1
                 last = change.position
                 yield self._change(change, existing=left >= 0)
-                if marks and left == 0:
+                if markers and left == 0:
                     yield self._message("LIVE", str(reader.begins))
         except FellBehind as error:
             raise FellBehind(
@@ -627,5 +439,5 @@ class Subscription:
         if change.after is not None:
             fill(message.new_values, change.after, self._mixed)
         for name, value in zip(self._table.key, change.key, strict=False):
-            _put_json(message.key.add(), shown_value(value, mixed=name in self._mixed))
+            put_json(message.key.add(), shown_value(value, mixed=name in self._mixed))
         return message

@@ -20,7 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headrace.api.messages import source_fields
 from headrace.changelog.position import ORIGIN
-from headrace.engine.health import CHECKS, pipeline_state, sentence, visible_lag
+from headrace.engine.health import AT_WORK, CHECKS, pipeline_state, sentence, visible_lag
 from headrace.errors import HeadraceError, InvalidConfiguration, TableError, UnknownIndex
 from headrace.runtime.pipeline_run import MOST_ROWS
 from headrace.targets.target import Readable
@@ -230,17 +230,14 @@ _STATES = {
 }
 
 
-def laredo_state(state: str, code: str, *, error: bool) -> oam_pb2.PipelineState:
+def laredo_state(state: str, *, error: bool = False, away: bool = False) -> oam_pb2.PipelineState:
     """
-    Return the state of a pipeline in Laredo's words, given ours, and why it is not ready.
+    Return the state of a pipeline in Laredo's words, given ours.
 
-    `error` is whether it has an error of its own.
+    `error` is whether it has an error of its own; `away`, whether its source is not read.
     """
-    if state == "not_ready":
-        if error:
-            return oam_pb2.PIPELINE_STATE_ERROR
-        if code.startswith("source_") and code != "source_behind":
-            return oam_pb2.PIPELINE_STATE_INITIALIZING
+    if state == "not_ready" and (error or away):
+        return oam_pb2.PIPELINE_STATE_ERROR if error else oam_pb2.PIPELINE_STATE_INITIALIZING
     return _STATES[state]
 
 
@@ -285,7 +282,11 @@ def pipeline_status(
         schema=schema,
         table=table,
         target_type=pipeline.target,
-        state=laredo_state(shown.state, shown.code, error=pipeline.error is not None),
+        state=laredo_state(
+            shown.state,
+            error=pipeline.error is not None,
+            away=source is None or source.error is not None or source.state not in AT_WORK,
+        ),
         row_count=pipeline.rows or 0,
         inserts_applied=counts.inserts,
         updates_applied=counts.updates,

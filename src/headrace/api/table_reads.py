@@ -27,11 +27,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import pyarrow as pa
 
 from headrace.changelog.values import from_exact
 from headrace.changelog.values_json import by_kind, kind_text
@@ -101,6 +103,8 @@ def readings(column: Column, given: object) -> Iterator[object]:
             yield _of_named_kind(kind, given)
         elif not isinstance(given, str):
             yield given
+        elif kind == "arrow" and pa.types.is_temporal(column.type.arrow):
+            yield _arrow_time(column.type.arrow, given)
         elif kind in (_MIXED, "arrow"):
             yield (number := from_exact(given))
             if number != given:
@@ -163,6 +167,19 @@ def _beyond(kind: str, text: str) -> object:
     if (found := parse(text.encode())) is None:
         raise ValueError
     return found
+
+
+_DURATION = re.compile(r"(?:(-?[0-9]+) days?, )?([0-9]+):([0-9]{2}):([0-9]{2})(?:\.([0-9]{6}))?")
+
+
+def _arrow_time(type: pa.DataType, text: str) -> object:
+    """Return a value of a type that an expression made, from its text."""
+    if not pa.types.is_duration(type):
+        return pa.scalar(text).cast(type).as_py()  # what it refuses is a ValueError
+    if (match := _DURATION.fullmatch(text)) is None:
+        raise ValueError
+    days, hours, minutes, seconds, micros = (int(each or 0) for each in match.groups())
+    return timedelta(days, seconds, micros, hours=hours, minutes=minutes)
 
 
 def _or_beyond(kind: str, read: Callable[[str], object]) -> Callable[[str], object]:

@@ -80,6 +80,8 @@ class StatusWatch:
         self._states_only = asked.states_only
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
+        self._moves = 0
+        """How many events of states there were."""
         self._closed = False
         self._service: tuple[oam_pb2.ServiceState, bool] = (
             oam_pb2.SERVICE_STATE_UNSPECIFIED,
@@ -90,7 +92,7 @@ class StatusWatch:
         self._sources: dict[str, str] = {}
         # Before the states are read: no change is between the two.
         self._observed = engine.observe(self, "watch of states")
-        self._look(tell=asked.initial)
+        self._look(report=asked.initial)
 
     def __iter__(self) -> Iterator[oam_pb2.WatchStatusResponse]:
         while not self._closed:
@@ -98,11 +100,13 @@ class StatusWatch:
                 self._changed.wait_for(lambda: self._waiting or self._closed, LOOK_SECONDS)
                 ready, self._waiting = self._waiting, []
             if not ready:
-                self._look(tell=True)
+                self._look(report=True)
             for each in ready:
                 if self._closed:
                     return
                 yield each.message
+            if any(each.subject[0] != "rows" for each in ready):
+                self._look(report=True, pipelines=False)
 
     def close(self) -> None:
         """End the stream."""
@@ -116,10 +120,11 @@ class StatusWatch:
     def on_event(self, event: Event) -> None:
         """Take an event of the engine."""
         with self._changed:
+            self._moves += isinstance(event, PipelineStateChanged | SourceStateChanged)
             match event:
                 case PipelineStateChanged():
                     state = "streaming" if event.new == "live" else event.new
-                    self._pipeline(event.pipeline, state, "", event.error, event.at)
+                    self._pipeline(event.pipeline, state, event.error, event.at)
                 case SourceStateChanged():
                     self._source(event.source, event.new, event.reason, event.at)
                 case SourceConnected():
@@ -154,26 +159,34 @@ class StatusWatch:
 
     # -- the states of now ----------------------------------------------------------------
 
-    def _look(self, *, tell: bool) -> None:
-        """Compare the states with those that the reader knows."""
+    def _look(self, *, report: bool, pipelines: bool = True) -> None:
+        """
+        Compare the states with those that the reader knows.
+
+        Not those of `pipelines` right after an event: one that begins to stream is not ready for
+        a moment, and that is no news.
+        """
+        moves = self._moves
         status = self._statuses()
         now = time.time()
         with self._changed:
+            if report and moves != self._moves:
+                return  # they are older than what the events say; the next look compares
             for source in status.sources:
                 if self._sources.get(source.source_id) != source.phase:
-                    self._source(source.source_id, source.phase, source.reason, now, tell=tell)
-            for each in status.pipelines:
+                    self._source(source.source_id, source.phase, source.reason, now, report=report)
+            for each in status.pipelines if pipelines else ():
                 tables = [table.table for table in each.tables]
                 if self._follows(each.pipeline_id, tables):
                     known = self._pipelines.get(each.pipeline_id)
                     if known != (each.state, each.state_name):
                         error = each.error if each.HasField("error") else None
                         found = (each.state, each.state_name)
-                        self._put_pipeline(each.pipeline_id, found, error, now, tell=tell)
+                        self._put_pipeline(each.pipeline_id, found, error, now, report=report)
             after = (status.state, status.ready)
             if after != self._service:
                 before, self._service = self._service, after
-                if tell:
+                if report:
                     change = oam_pb2.ServiceStateChange(
                         old_state=before[0], new_state=after[0], ready=after[1]
                     )
@@ -184,10 +197,12 @@ class StatusWatch:
             not self._tables or not self._tables.isdisjoint(tables)
         )
 
-    def _source(self, name: str, state: str, reason: str, at: float, *, tell: bool = True) -> None:
+    def _source(
+        self, name: str, state: str, reason: str, at: float, *, report: bool = True
+    ) -> None:
         before = self._sources.get(name, "")
         self._sources[name] = state
-        if tell and before != state:
+        if report and before != state:
             self._source_event(name, "state", reason, at, before, state)
 
     def _source_event(
@@ -198,13 +213,11 @@ class StatusWatch:
         )
         self._put(("source", name, kind), at, source_state_change=found)
 
-    def _pipeline(
-        self, name: str, state: str, code: str, error: HeadraceError | None, at: float
-    ) -> None:
+    def _pipeline(self, name: str, state: str, error: HeadraceError | None, at: float) -> None:
         known = name in self._pipelines
         # One that is new is found by the next look, which knows its tables.
         if known or (not self._tables and self._follows(name, ())):
-            found = (laredo_state(state, code, error=error is not None), state)
+            found = (laredo_state(state, error=error is not None), state)
             self._put_pipeline(name, found, error_message(error), at)
 
     def _put_pipeline(
@@ -214,11 +227,11 @@ class StatusWatch:
         error: Any,
         at: float,
         *,
-        tell: bool = True,
+        report: bool = True,
     ) -> None:
         old = self._pipelines.get(name, (oam_pb2.PIPELINE_STATE_UNSPECIFIED, ""))
         self._pipelines[name] = found
-        if tell and old != found:
+        if report and old != found:
             change = oam_pb2.PipelineStateChangeEvent(
                 pipeline_id=name,
                 old_state=old[0],

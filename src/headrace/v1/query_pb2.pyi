@@ -213,20 +213,20 @@ class CountRowsResponse(_message.Message):
     def __init__(self, count: _Optional[int] = ..., position: _Optional[str] = ..., lineage: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("schema", "table", "replay_existing", "pipeline", "with_columns", "marks")
+    __slots__ = ("schema", "table", "replay_existing", "pipeline", "with_columns", "markers")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     REPLAY_EXISTING_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     WITH_COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    MARKS_FIELD_NUMBER: _ClassVar[int]
+    MARKERS_FIELD_NUMBER: _ClassVar[int]
     schema: str
     table: str
     replay_existing: bool
     pipeline: str
     with_columns: bool
-    marks: bool
-    def __init__(self, schema: _Optional[str] = ..., table: _Optional[str] = ..., replay_existing: _Optional[bool] = ..., pipeline: _Optional[str] = ..., with_columns: _Optional[bool] = ..., marks: _Optional[bool] = ...) -> None: ...
+    markers: bool
+    def __init__(self, schema: _Optional[str] = ..., table: _Optional[str] = ..., replay_existing: _Optional[bool] = ..., pipeline: _Optional[str] = ..., with_columns: _Optional[bool] = ..., markers: _Optional[bool] = ...) -> None: ...
 
 class SubscribeResponse(_message.Message):
     __slots__ = ("action", "position", "xid", "timestamp", "old_values", "new_values", "columns", "existing", "key", "lineage")

@@ -46,6 +46,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "cli.demo.command": _VERB,
     "cli.health": _VERB,
     "cli.teardown": _VERB,
+    "cli.token": _VERB,
     "config.load": "what a configuration is put together from, in its order",
     "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
     "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",
@@ -55,6 +56,7 @@ SMALL_WITH_ONE_IMPORTER = {
 """Modules that could stand in the one that imports them, and why they do not."""
 
 IMPORTS_MANY = {
+    "__init__": "the public names, for type checkers; at run time each is loaded when it is used",
     "capture.postgres.source": "a source puts its parts together",
     "cli.main": "the root command has every verb",
     "engine.engine": "the engine puts everything together",

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         where,
     )
     from headrace.runtime.info import LogInfo, PipelineInfo, SourceInfo, TableInfo, log
+    from headrace.server.network import serve
     from headrace.spark_session.session import spark
     from headrace.tables.columns import Row
     from headrace.targets.memory import TableChange, memory
@@ -99,6 +100,7 @@ __all__ = [
     "record",
     "regex",
     "rename",
+    "serve",
     "spark",
     "sqlite",
     "table",
@@ -145,6 +147,7 @@ _MODULES = {
     "record": "headrace.engine.engine",
     "regex": "headrace.pipeline.steps",
     "rename": "headrace.pipeline.steps",
+    "serve": "headrace.server.network",
     "spark": "headrace.spark_session.session",
     "sqlite": "headrace.capture.sqlite.source",
     "table": "headrace.lake.target",

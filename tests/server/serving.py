@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from headrace.engine.engine import Engine
-from headrace.server.network import Server, serve
+from headrace.server.network import NetworkServer, serve
 from headrace.server.supervisor import ServerInfo
 from headrace.targets.memory import memory
 from tests.support.patience import patience
@@ -27,11 +27,11 @@ QUERY = "/headrace.v1.QueryService/"
 class Served:
     """A shop, its engine, and the server of that."""
 
-    def __init__(self, shop: Shop, engine: Engine, server: Server) -> None:
+    def __init__(self, shop: Shop, engine: Engine, server: NetworkServer, **client: Any) -> None:
         self.shop = shop
         self.engine = engine
         self.server = server
-        self.http = httpx.Client(base_url=server.info.http, timeout=patience())
+        self.http = httpx.Client(base_url=server.info.http, timeout=patience(), **client)
 
     @property
     def pid(self) -> int:
@@ -49,7 +49,9 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, **options: Any) -> Iterator[Served]:
+def served(
+    folder: Path, client: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[Served]:
     """An engine at work with a server that serves, on ports that are free."""
     shop = Shop(folder)
     target = memory(indexes={"by_customer": ["customer_id"]}, lookup=["id"])
@@ -57,7 +59,7 @@ def served(folder: Path, **options: Any) -> Iterator[Served]:
     with shop.engine(shop.pipeline(target, "orders")) as engine, serve(engine, **options) as server:
         assert engine.await_ready(patience())
         await_child(server, lambda info: info.state == "serving" and bool(info.grpc), shop.data)
-        found = Served(shop, engine, server)
+        found = Served(shop, engine, server, **(client or {}))
         try:
             yield found
         finally:
@@ -65,7 +67,7 @@ def served(folder: Path, **options: Any) -> Iterator[Served]:
     shop.close()
 
 
-def await_child(server: Server, what: Callable[[ServerInfo], bool], data: Path) -> None:
+def await_child(server: NetworkServer, what: Callable[[ServerInfo], bool], data: Path) -> None:
     """Wait for something observed about a server, unless its child fails again and again."""
     first = server.info.restarts
     server._supervisor.await_that(lambda info: what(info) or info.restarts > first + 3, patience())

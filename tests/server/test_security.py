@@ -11,7 +11,7 @@ import pytest
 from headrace.api.methods import METHODS, ROLES
 from headrace.api.services import Caller
 from headrace.errors import Forbidden, LimitReached, Unauthenticated, WrongValue
-from headrace.server import security
+from headrace.server import security, settings
 from headrace.server.security import Gate, certificate_name, request_headers
 from headrace.server.settings import (
     Access,
@@ -112,20 +112,24 @@ def test_settings_that_make_no_sense_cannot_exist(settings: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"role": "root", "hash": token_hash(SECRET)}, "must be one of read, operate, admin"),
-        ({"role": "read"}, "either the hash of a token or the name"),
-        ({"role": "read", "hash": token_hash(SECRET), "certificate": "x"}, "either the hash"),
-        ({"role": "read", "hash": SECRET}, "64 hexadecimal digits"),
+        ({"role": "root", "hash": token_hash(SECRET)}, "ci.role must be one of read, operate"),
+        ({"role": "read"}, "ci must have either a token or the name of a certificate"),
+        ({"role": "read", "hash": token_hash(SECRET), "certificate": "x"}, "must have either"),
+        ({"role": "read", "hash": SECRET}, "ci.hash must be sha256: and 64 hexadecimal digits"),
         (
             {"role": "read", "hash": token_hash(SECRET), "expires": datetime(2027, 1, 1)},
-            "offset from UTC",
+            "ci.expires must have an offset from UTC",
         ),
     ],
 )
 def test_an_entry_for_a_caller_is_complete(given: dict[str, Any], message: str) -> None:
     with pytest.raises(WrongValue, match=message) as raised:
-        Access(**given)
+        ServerSettings(tokens={"ci": Access(**given)})
     assert SECRET not in f"{raised.value} {raised.value.remedy}"
+
+
+def test_the_roles_of_tokens_are_those_of_the_calls() -> None:
+    assert settings.ROLES == ROLES
 
 
 def test_limits_are_never_without_end() -> None:

@@ -224,11 +224,9 @@ def _code(error: HeadraceError) -> str:
         return "failed_precondition"
     if isinstance(error, Unauthenticated):
         return "unauthenticated"
-    if isinstance(error, LimitReached):
-        return "resource_exhausted"
     if isinstance(error, RequestTimeout):
         return "deadline_exceeded"
-    if isinstance(error, FellBehind | TooManyRows):
+    if isinstance(error, FellBehind | LimitReached | TooManyRows):
         return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 

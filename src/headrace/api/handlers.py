@@ -660,13 +660,22 @@ class ApplyVerb:
     """
 
     def __init__(
-        self, engine: Engine, started: EngineConfig, read: Callable[[], EngineConfig], file: Path
+        self,
+        engine: Engine,
+        started: EngineConfig,
+        read: Callable[[], EngineConfig],
+        file: Path,
+        renewal: Callable[[EngineConfig], Callable[[], None]] | None = None,
     ) -> None:
-        """`read` returns the configuration from its current files; `file` is the first of them."""
+        """
+        `read` returns the configuration from its current files; `file` is the first of them.
+        `renewal` checks the tokens of a server, and returns what makes them valid.
+        """
         self._engine = engine
         self._started = self._applied = started
         self._read = read
         self._file = str(file)
+        self._renewal = renewal
         self._turn = threading.Lock()
 
     @property
@@ -694,6 +703,8 @@ class ApplyVerb:
             after = self._read()
             at_work = [each.name for each in self._engine.pipelines()]
             plan = planned(self._applied, after, self._started, at_work)
+            # Before anything is done, so that tokens that cannot be used change nothing.
+            renew = self._renewal(after) if plan.tokens and self._renewal else None
             if asked.plan is None:
                 after.check()
                 return self._answer(plan, done=False)
@@ -708,6 +719,8 @@ class ApplyVerb:
                 self._applied = after
                 raise
             self._applied = after
+            if renew is not None:
+                renew()
             return self._answer(plan, done=True)
 
     def _answer(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
@@ -719,7 +732,7 @@ class ApplyVerb:
             "plan": _fingerprint(plan),
             "config": self._file,
             "steps": steps,
-            "now": bool(plan.add or plan.drop or plan.sources),
+            "now": bool(plan.add or plan.drop or plan.sources or plan.tokens),
             "done": done,
             # Targets are opened again and again: it may succeed, and is not an error of this call.
             "in_error": [

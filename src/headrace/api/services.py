@@ -16,8 +16,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.api import connect
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
-from headrace.api.oam import OAMCalls
-from headrace.api.queries import QueryCalls
 from headrace.errors import BadRequest, Forbidden, HeadraceError, NotAvailable
 from headrace.observe.logs import logger
 
@@ -76,6 +74,10 @@ class Services:
     """The services of one engine. Safe to call from several threads."""
 
     def __init__(self, engine: Engine, control: ControlService) -> None:
+        # Imported here: the process of the server needs `Caller` alone, and no engine.
+        from headrace.api.oam import OAMCalls
+        from headrace.api.queries import QueryCalls
+
         self._engine = engine
         self._control = control
         oam, queries = OAMCalls(engine, control), QueryCalls(engine, control)

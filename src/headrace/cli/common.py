@@ -415,6 +415,10 @@ def read_configuration(
     from headrace.engine.from_config import configured
 
     found = configured(load(config, environment=os.environ, sets=sets))
+    if found.server is not None:
+        from headrace.server.settings import configured_server
+
+        configured_server(found.server)
     if warn:
         for warning in found.warnings:
             errors.print_warning(warning)

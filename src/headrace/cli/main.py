@@ -35,6 +35,7 @@ from headrace.cli.run import run as run_command
 from headrace.cli.sqlite import sqlite
 from headrace.cli.status import status, top
 from headrace.cli.teardown import teardown
+from headrace.cli.token import token
 from headrace.cli.try_ import try_
 from headrace.errors import HeadraceError
 from headrace.extras import DISTRIBUTION
@@ -115,6 +116,7 @@ headrace.add_command(run_command)
 headrace.add_command(sqlite)
 headrace.add_command(status)
 headrace.add_command(teardown)
+headrace.add_command(token)
 headrace.add_command(top)
 headrace.add_command(try_)
 headrace.add_command(watch)

@@ -132,6 +132,8 @@ def remarks(
     if (down := report.get("spark_down_seconds")) is not None:
         since = _moment(time.time() - down)
         yield Remark(f"Spark is not running, or does not answer, since {since}")
+    if (server := report.get("server")) is not None:
+        yield from _of_server(server)
     for each in report.get("observers", ()):
         if each["dropped"] or each["errors"]:
             yield Remark(_observer_text(each))
@@ -151,6 +153,29 @@ def remarks(
                 yield Remark(f"{at.astimezone():%H:%M:%S} {name}", notice["message"])
     for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
+
+
+_SERVER_STATES = {
+    "serving": "gRPC is not served",
+    "starting": "the server is starting",
+    "port_taken": "the server cannot listen",
+    "restarting": "the server is restarted",
+    "not_answering": "the server does not answer",
+}
+"""What is wrong with a server that has a reason."""
+
+
+def server_phrase(state: str) -> str:
+    """Return the state of a server that has a reason, in words."""
+    return _SERVER_STATES.get(state, f"the server is {state}")
+
+
+def _of_server(server: Mapping[str, Any]) -> Iterator[Remark]:
+    """Yield what keeps the server from serving, with since when."""
+    if server["reason"] and server["state"] not in ("stopping", "stopped"):
+        since = f" since {_moment(server['since'])}"
+        phrase = server_phrase(server["state"])
+        yield _remark(f"{phrase}{since}", server["reason"], server["error"])
 
 
 def state_text(pipeline: Mapping[str, Any]) -> str:
@@ -478,6 +503,8 @@ def ready_line(report: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     since = f"pid {report['pid']}, up {time_text(report['seconds'])}"
+    if (server := report.get("server")) is not None and server["state"] == "serving":
+        since += f", serving on {server['http']}"
     if report["ready"]:
         return Text(f"✓ ready ({since})", "green")
     if report["phase"] != "running":

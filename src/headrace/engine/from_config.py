@@ -98,6 +98,9 @@ class EngineConfig:
     retry: Values = field(repr=False)
     reconnect: Values = field(repr=False)
     observers: Mapping[str, Chosen] = field(repr=False)
+    server: Values | None = field(repr=False)
+    """None for no server."""
+
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""
 
@@ -206,6 +209,7 @@ def configured(tree: Node) -> EngineConfig:
         values["retry"],
         values["reconnect"],
         values["observers"] or {},
+        values["server"],
         tuple(warnings),
         tree,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.api import connect
@@ -22,7 +22,16 @@ from headrace.api.services import Caller
 from headrace.errors import ControlError, HeadraceError, LimitReached
 from headrace.observe.logs import logger
 from headrace.server.audit import OK, AuditEntry, entry_of
-from headrace.server.channel import CREDIT, Ask, Channel, Failure, Frame, Kind, framed, read
+from headrace.server.channel import (
+    CREDIT,
+    Ask,
+    CallFailure,
+    FrameChannel,
+    FrameKind,
+    ServerFrame,
+    framed,
+    read,
+)
 
 if TYPE_CHECKING:
     from headrace.api.methods import Method
@@ -37,6 +46,9 @@ MOST_CHANGES = 32
 """Requests that change something, at the same time."""
 
 MOST_STREAMS = 1_000
+
+LONGEST_ANSWER = 64 << 20
+"""Bytes of one answer, or of one message of a stream."""
 
 WINDOW = 256 << 10
 """Bytes of a stream on their way to its reader; one message may be longer."""
@@ -58,32 +70,35 @@ class Answers:
         self,
         services: Services,
         audit: Callable[[Sequence[AuditEntry]], None],
-        calls: Channel,
-        bulk: Channel,
+        calls: FrameChannel,
+        bulk: FrameChannel,
     ) -> None:
         self._services = services
         self._audit = audit
         self._calls = calls
         self._bulk = bulk
-        self._readers = ThreadPoolExecutor(READERS, "headrace-server-read")
+        # Not an executor: Python waits for its threads at the end, also for one that hangs.
+        self._reads: SimpleQueue[tuple[int, Ask] | None] = SimpleQueue()
+        for _ in range(READERS):
+            threading.Thread(target=self._read, name="headrace-server-read", daemon=True).start()
         self._lock = threading.Lock()
         self._changes = 0
         self._streams: dict[int, _Stream] = {}
         self._closed = False
 
-    def take(self, frames: Sequence[Frame]) -> None:
+    def take(self, frames: Sequence[ServerFrame]) -> None:
         """Take the frames of one turn; does not wait."""
         answers: list[bytes] = []
         for frame in frames:
             match frame.kind:
-                case Kind.ASK:
+                case FrameKind.ASK:
                     self._ask(frame.number, read(frame.body, Ask), answers)
-                case Kind.OPEN:
+                case FrameKind.OPEN:
                     self._open(frame.number, read(frame.body, Ask))
-                case Kind.CREDIT:
+                case FrameKind.CREDIT:
                     if (stream := self._streams.get(frame.number)) is not None:
                         stream.credit(CREDIT.unpack(frame.body)[0])
-                case Kind.CANCEL:
+                case FrameKind.CANCEL:
                     if (stream := self._streams.get(frame.number)) is not None:
                         stream.close()
         if answers:
@@ -96,7 +111,8 @@ class Answers:
             streams = list(self._streams.values())
         for stream in streams:
             stream.close()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for _ in range(READERS):
+            self._reads.put(None)
 
     @property
     def streams(self) -> int:
@@ -110,7 +126,9 @@ class Answers:
                 free = self._changes < MOST_CHANGES
                 self._changes += free
             if not free:
-                answers.append(framed(Kind.FAILURE, number, failure(_limit_reached("changes"))))
+                answers.append(
+                    framed(FrameKind.FAILURE, number, failure(_limit_reached("changes")))
+                )
                 return
             threading.Thread(
                 target=self._change,
@@ -121,10 +139,12 @@ class Answers:
         elif method is not None and method.name in _AT_ONCE:
             answers.append(self._answered(number, ask))
         else:
-            self._readers.submit(self._read, number, ask)
+            self._reads.put((number, ask))
 
-    def _read(self, number: int, ask: Ask) -> None:
-        self._calls.send(self._answered(number, ask))
+    def _read(self) -> None:
+        while (waiting := self._reads.get()) is not None:
+            if not self._closed:
+                self._calls.send(self._answered(*waiting))
 
     def _change(self, number: int, ask: Ask, method: Method) -> None:
         try:
@@ -144,8 +164,11 @@ class Answers:
             answer = self._services.call(ask.path, ask.body, _caller(ask))
         except Exception as error:  # noqa: BLE001 - a bug must not look like silence
             code = error.code if isinstance(error, HeadraceError) else "internal"
-            return framed(Kind.FAILURE, number, failure(error)), code
-        return framed(Kind.ANSWER, number, answer), OK
+            return framed(FrameKind.FAILURE, number, failure(error)), code
+        if len(answer) > LONGEST_ANSWER:
+            refused = _too_long(len(answer))
+            return framed(FrameKind.FAILURE, number, failure(refused)), refused.code
+        return framed(FrameKind.ANSWER, number, answer), OK
 
     def _open(self, number: int, ask: Ask) -> None:
         stream = _Stream(number, self._bulk, self._ended)
@@ -154,7 +177,7 @@ class Answers:
             if free:
                 self._streams[number] = stream
         if not free:
-            self._calls.send(framed(Kind.FAILURE, number, failure(_limit_reached("streams"))))
+            self._calls.send(framed(FrameKind.FAILURE, number, failure(_limit_reached("streams"))))
             return
         threading.Thread(
             target=stream.run,
@@ -171,7 +194,7 @@ class Answers:
 class _Stream:
     """One stream of answers to one reader."""
 
-    def __init__(self, number: int, bulk: Channel, ended: Callable[[int], None]) -> None:
+    def __init__(self, number: int, bulk: FrameChannel, ended: Callable[[int], None]) -> None:
         self._number = number
         self._bulk = bulk
         self._ended = ended
@@ -182,7 +205,7 @@ class _Stream:
 
     def run(self, services: Services, ask: Ask) -> None:
         """Send all messages; on a thread of its own."""
-        end = framed(Kind.END, self._number)
+        end = framed(FrameKind.END, self._number)
         try:
             stream = services.stream(ask.path, ask.body, _caller(ask))
             with self._room:
@@ -196,19 +219,21 @@ class _Stream:
             finally:
                 stream.close()
         except Exception as error:  # noqa: BLE001 - a bug must not look like an end
-            end = framed(Kind.FAILURE, self._number, failure(error))
+            end = framed(FrameKind.FAILURE, self._number, failure(error))
         finally:
             self._ended(self._number)
         self._bulk.send(end)
 
     def _send(self, message: bytes) -> bool:
+        if len(message) > LONGEST_ANSWER:
+            raise _too_long(len(message))
         with self._room:
             while not self._closed and self._unread and self._unread + len(message) > WINDOW:
                 self._room.wait()
             if self._closed:
                 return False
             self._unread += len(message)
-        return self._bulk.send(framed(Kind.MESSAGE, self._number, message))
+        return self._bulk.send(framed(FrameKind.MESSAGE, self._number, message))
 
     def credit(self, taken: int) -> None:
         """The reader has taken so many bytes."""
@@ -226,7 +251,7 @@ class _Stream:
             source.close()
 
 
-def failure(error: BaseException) -> Failure:
+def failure(error: BaseException) -> CallFailure:
     """Return an error as it is sent; a mistake of ours is logged, and told without its text."""
     if not isinstance(error, HeadraceError):
         _log.failed("request failed", error, code="internal")
@@ -236,11 +261,18 @@ def failure(error: BaseException) -> Failure:
             " directory.",
         )
     status, fields = connect.error_fields(error)
-    return Failure(status, connect.message(fields))
+    return CallFailure(status, connect.message(fields))
 
 
 def _caller(ask: Ask) -> Caller:
     return Caller(ask.name, ask.role, ask.address, ask.tables)
+
+
+def _too_long(size: int) -> LimitReached:
+    return LimitReached(
+        f"The answer has {size:,} bytes, more than the {LONGEST_ANSWER:,} that are sent",
+        remedy="Ask for less: with a limit, page by page, or as a stream.",
+    )
 
 
 def _limit_reached(what: str) -> LimitReached:

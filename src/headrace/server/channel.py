@@ -8,8 +8,8 @@ that a thousand rows for one reader never delay the answer to another.
 The number of a frame is that of the request or stream that it belongs to; 0 for all others. The
 child numbers requests and streams.
 
-`Channel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event loop.
-Both write whatever has gathered in one call.
+`FrameChannel` is the engine's end, with threads; `ChannelProtocol` is the child's, on its event
+loop. Both write what has collected in one call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEND_SECONDS = 10
 _PIECE = 256 << 10
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kinds of frames."""
 
     HELLO = 1
@@ -56,7 +56,7 @@ class Kind(IntEnum):
     """Engine → child: the answer's bytes."""
 
     FAILURE = 5
-    """Engine → child: the error instead of an answer, or at the end of a stream; `Failure`."""
+    """Engine → child: the error instead of an answer, or at the end of a stream; `CallFailure`."""
 
     OPEN = 6
     """Child → engine: `Ask`, for a stream."""
@@ -74,7 +74,7 @@ class Kind(IntEnum):
     """Child → engine: nobody reads this stream any more."""
 
     STATE = 11
-    """Engine → child, each second: `State`."""
+    """Engine → child, each second: `EngineReport`."""
 
     CLIENTS = 12
     """Child → engine, each second: `Clients`. It shows that the child's loop runs."""
@@ -88,8 +88,11 @@ class Kind(IntEnum):
     AUDIT = 15
     """Child → engine: entries of the audit log about who was refused, and logins."""
 
+    TOKENS = 16
+    """Engine → child: `ServerSettings` as plain values, with other tokens than before."""
 
-class Frame(NamedTuple):
+
+class ServerFrame(NamedTuple):
     """One frame."""
 
     kind: int
@@ -100,15 +103,11 @@ class Frame(NamedTuple):
 class Hello(msgspec.Struct, frozen=True):
     """What the child has to know. It contains no secret of a database, and no token."""
 
-    version: str
     server: str
     """A name for this server, new with each engine: it belongs to the numbers of events."""
 
     settings: dict[str, Any]
     """`ServerSettings`, as plain values."""
-
-    folder: str
-    """The data directory."""
 
     grpc_port: int
     """The one to serve; another than in the settings if that is 0 and was chosen already."""
@@ -134,7 +133,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CallFailure(msgspec.Struct, frozen=True):
     """An error as the Connect protocol has it."""
 
     status: int
@@ -144,7 +143,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The error's JSON, with its code, message and details."""
 
 
-class State(msgspec.Struct, frozen=True):
+class EngineReport(msgspec.Struct, frozen=True):
     """What the child answers by itself."""
 
     phase: str
@@ -183,7 +182,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _T = TypeVar("_T")
 
 
-def framed(kind: Kind, number: int = 0, body: bytes | msgspec.Struct = b"") -> bytes:
+def framed(kind: FrameKind, number: int = 0, body: bytes | msgspec.Struct = b"") -> bytes:
     """Return a frame as bytes."""
     data = body if isinstance(body, bytes) else _encode(body)
     return _HEAD.pack(kind, number, len(data)) + data
@@ -200,7 +199,7 @@ class FrameParser:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def frames(self, data: bytes) -> list[Frame]:
+    def frames(self, data: bytes) -> list[ServerFrame]:
         """Return the frames that are complete with these bytes; raises `ValueError`."""
         rest = self._rest
         rest += data
@@ -213,13 +212,13 @@ class FrameParser:
             if end - start < length:
                 break
             at = start + length
-            found.append(Frame(kind, number, bytes(rest[start:at])))
+            found.append(ServerFrame(kind, number, bytes(rest[start:at])))
         if at:
             del rest[:at]
         return found
 
 
-class Channel:
+class FrameChannel:
     """The engine's end: any thread sends, one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -227,6 +226,10 @@ class Channel:
         self._parser = FrameParser()
         self._sending = threading.Lock()
         self._closed = False
+        self._wait_seconds = 0.0
+        # Not `select`, which knows only the first 1,024 descriptors of a process.
+        self._output = select.poll()
+        self._output.register(end, select.POLLOUT)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 
     def send(self, frames: Iterable[bytes] | bytes) -> bool:
@@ -248,7 +251,7 @@ class Channel:
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            if self._closed or not _is_ready(self._end, select.POLLOUT, 0):
+            if self._closed or not self._output.poll(0):
                 return False
             # A writable stream socket has room for a small frame; a large one would wait here.
             sent = self._end.send(data, socket.MSG_DONTWAIT)
@@ -262,13 +265,18 @@ class Channel:
         finally:
             self._sending.release()
 
-    def receive(self, seconds: float) -> list[Frame] | None:
+    def receive(self, seconds: float) -> list[ServerFrame] | None:
         """Return what has arrived, after waiting for it; empty after `seconds`, None at the end."""
         try:
-            if not _is_ready(self._end, select.POLLIN, seconds):
-                return []
-            data = self._end.recv(_PIECE)
+            if seconds and seconds != self._wait_seconds:
+                # The kernel's limit: one call less for each turn than to poll first.
+                limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+                self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+                self._wait_seconds = seconds
+            data = self._end.recv(_PIECE, 0 if seconds else socket.MSG_DONTWAIT)
             return self._parser.frames(data) if data else None
+        except BlockingIOError:
+            return []
         except (OSError, ValueError):
             return None
 
@@ -284,22 +292,17 @@ class Channel:
             self._end.shutdown(socket.SHUT_RDWR)
 
 
-def _is_ready(end: socket.socket, what: int, seconds: float) -> bool:
-    # Not `select`, which knows only the first 1,024 descriptors of a process.
-    poll = select.poll()
-    poll.register(end, what)
-    return bool(poll.poll(seconds * 1000))
-
-
 class ChannelProtocol(asyncio.Protocol):
     """The child's end, on its event loop."""
 
-    def __init__(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self, take: Callable[[Sequence[ServerFrame]], None], lost: Callable[[], None]
+    ) -> None:
         """`take` is called with the frames of one turn of the loop, `lost` when the engine ends."""
         self._take = take
         self._lost = lost
         self._parser = FrameParser()
-        self._gathered: list[bytes] = []
+        self._collected: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -320,15 +323,15 @@ class ChannelProtocol(asyncio.Protocol):
         if frames:
             self._take(frames)
 
-    def send(self, kind: Kind, number: int = 0, body: bytes | msgspec.Struct = b"") -> None:
+    def send(self, kind: FrameKind, number: int = 0, body: bytes | msgspec.Struct = b"") -> None:
         """Send a frame, together with all others of this turn of the loop."""
         if self._transport is None:
             return
-        if not self._gathered:
+        if not self._collected:
             asyncio.get_running_loop().call_soon(self._write)
-        self._gathered.append(framed(kind, number, body))
+        self._collected.append(framed(kind, number, body))
 
     def _write(self) -> None:
-        data, self._gathered = b"".join(self._gathered), []
+        data, self._collected = b"".join(self._collected), []
         if self._transport is not None:
             self._transport.write(data)

@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
 
 import headrace
 from headrace.errors import BadCertificate
-from headrace.server.application import AbortableProtocol, Application, pages
-from headrace.server.channel import FrameParser, Hello, Kind, Ready, read
+from headrace.server.application import Application, pages
+from headrace.server.channel import FrameKind, FrameParser, Hello, Ready, read
 from headrace.server.grpc_service import GrpcServer
+from headrace.server.http_request import AbortableProtocol
 from headrace.server.link import EngineLink
 from headrace.server.security import Gate
 from headrace.server.settings import ServerSettings
@@ -48,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     # Ctrl-C in a terminal reaches every process in it; the engine ends its server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calls, bulk, http = (socket.socket(fileno=int(each)) for each in arguments)
+    # uvicorn warns of each request that is not HTTP.
+    logging.getLogger().setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     if (hello := _hello(calls)) is None:
         return 2
     import uvloop
@@ -61,7 +67,7 @@ def _hello(calls: socket.socket) -> Hello | None:
     parser = FrameParser()
     while data := calls.recv(64 << 10):
         for frame in parser.frames(data):
-            return read(frame.body, Hello) if frame.kind == Kind.HELLO else None
+            return read(frame.body, Hello) if frame.kind == FrameKind.HELLO else None
     return None
 
 
@@ -76,7 +82,7 @@ class _Child:
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
-        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set)
+        self._link = EngineLink(limits, hello.server, self._leave, self._changed.set, self._renewed)
         self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
         self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
         app = Application(self._link, self._gate, self._settings, pages(CONSOLE))
@@ -95,11 +101,11 @@ class _Child:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = None if self._files is None else self._files.context
-        self._server = _HttpServer(config)
+        self._server = _HttpServer(config, self._files, limits.head_seconds)
 
     async def run(self, calls: socket.socket, bulk: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_report)
         loop.add_signal_handler(signal.SIGTERM, self._leave)
         await loop.create_connection(lambda: self._link.calls, sock=calls)
         await loop.create_connection(lambda: self._link.bulk, sock=bulk)
@@ -122,10 +128,18 @@ class _Child:
     def _leave(self) -> None:
         self._over.set()
 
+    def _renewed(self, settings: bytes) -> None:
+        renewed = msgspec.msgpack.decode(settings, type=ServerSettings)
+        self._link.end_streams(self._gate.renew(renewed))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1)
-            self._link.tick(len(self._server.server_state.connections))
+            connections = list(self._server.server_state.connections)
+            for each in connections:
+                assert isinstance(each, AbortableProtocol)
+                self._link.stalled += each.tick()
+            self._link.tick(len(connections))
             if self._files is not None:
                 self._refresh(self._files)
 
@@ -144,9 +158,9 @@ class _Child:
                 port = await self._grpc.start(self._hello.grpc_port)
             except OSError as error:
                 why = str(error).splitlines()[0][:300]
-                self._link.calls.send(Kind.READY, body=Ready(pid, grpc_error=why))
+                self._link.calls.send(FrameKind.READY, body=Ready(pid, grpc_error=why))
             else:
-                self._link.calls.send(Kind.READY, body=Ready(pid, grpc_port=port))
+                self._link.calls.send(FrameKind.READY, body=Ready(pid, grpc_port=port))
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -160,8 +174,40 @@ class _Child:
             print(f"{error} {error.remedy}", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # What callers do must not fill the log: a handshake that fails, a connection that breaks.
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)
+
+
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signals: the engine ends its server."""
+    """uvicorn without its signals, and with a limit for handshakes: the engine ends its server."""
+
+    def __init__(
+        self, config: uvicorn.Config, files: TlsFiles | None, handshake_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._files = files
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, as uvicorn does, but with our context for TLS."""
+        tls: dict[str, Any] = {}
+        if self._files is not None:
+            tls = {
+                "ssl": self._files.context,
+                "ssl_handshake_timeout": self._handshake_seconds,
+            }
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(self._protocol, sock=each, backlog=self.config.backlog, **tls)
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return AbortableProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

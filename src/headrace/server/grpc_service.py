@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from headrace.api.methods import METHODS, Method
 from headrace.api.services import Caller
 from headrace.errors import FellBehind, HeadraceError
-from headrace.server.channel import Failure
+from headrace.server.channel import CallFailure
 from headrace.server.link import ended, failure
 from headrace.server.security import Gate, request_headers
 
@@ -51,6 +51,7 @@ class GrpcServer:
         self._settings = settings
         self._files = files
         self._health = health.aio.HealthServicer()
+        self._ready = False
         self._handlers = _Handlers(link, gate, settings.limits.stalled_seconds)
         self._gate = gate
         self._server: grpc.aio.Server | None = None
@@ -65,6 +66,9 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", limits.largest_request),
                 ("grpc.max_metadata_size", limits.largest_head),
+                ("grpc.absolute_max_metadata_size", limits.largest_head),
+                ("grpc.max_concurrent_streams", limits.open_requests),
+                ("grpc.server_handshake_timeout_ms", int(limits.head_seconds * 1000)),
                 ("grpc.keepalive_time_ms", int(limits.idle_seconds * 1000)),
                 ("grpc.keepalive_timeout_ms", int(limits.stalled_seconds * 1000)),
             ],
@@ -74,6 +78,7 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
+        await self.set_ready(False)  # a service that is not set is not known
         host = self._settings.host
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -82,15 +87,17 @@ class GrpcServer:
             else:
                 found = int(server.add_secure_port(where, _credentials(self._files)))
         except RuntimeError as error:
+            await server.stop(None)
             raise OSError(str(error)) from None
-        if not found:
-            raise OSError(f"{where} cannot be used")
+        # A service whose state nobody has set would be told as unknown.
+        await self.set_ready(self._ready)
         await server.start()
         self._server = server
         return found
 
     async def set_ready(self, ready: bool) -> None:
         """Tell those who watch the health of the services."""
+        self._ready = ready
         status = health_pb2.HealthCheckResponse.SERVING
         if not ready:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -171,19 +178,19 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _unary(self, method: Method, body: bytes, context: Context) -> bytes:
         caller = await self._allowed(method, context)
         answer = await self._link.ask(method.path, caller, body, context.time_remaining())
-        if isinstance(answer, Failure):
+        if isinstance(answer, CallFailure):
             await _abort(context, answer)
         return answer
 
     async def _stream(self, method: Method, body: bytes, context: Context) -> None:
         caller = await self._allowed(method, context)
         stream = self._link.open(method.path, caller, body)
-        if isinstance(stream, Failure):
+        if isinstance(stream, CallFailure):
             await _abort(context, stream)
         try:
             while messages := await stream.messages():
                 if not self._gate.is_valid(caller):
-                    await _abort(context, failure(ended(caller)))
+                    await _abort(context, failure(ended(caller.name)))
                 async with asyncio.timeout(self._stalled_seconds):
                     for each in messages:
                         await context.write(each)
@@ -213,7 +220,7 @@ def _address(peer: str) -> str:
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]")
 
 
-async def _abort(context: Context, why: Failure) -> NoReturn:
+async def _abort(context: Context, why: CallFailure) -> NoReturn:
     fields = json.loads(why.error)
     code = _CODES.get(fields["code"], grpc.StatusCode.UNKNOWN)
     details = (("grpc-status-details-bin", _status(code, fields)),)

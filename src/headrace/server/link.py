@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,13 +31,13 @@ from headrace.server.audit import OK, AuditEntry, Refusals, entry_of
 from headrace.server.channel import (
     CREDIT,
     Ask,
+    CallFailure,
     ChannelProtocol,
     Clients,
     Drain,
-    Failure,
-    Frame,
-    Kind,
-    State,
+    EngineReport,
+    FrameKind,
+    ServerFrame,
     read,
 )
 
@@ -65,19 +65,24 @@ class EngineLink:
         server: str,
         lost: Callable[[], None],
         changed: Callable[[], None],
+        renewed: Callable[[bytes], None] = lambda settings: None,
     ) -> None:
-        """`lost` is called when the engine ends, `changed` when its state may be another."""
+        """
+        `lost` is called when the engine ends, `changed` when its state may be another, and
+        `renewed` when there are other tokens.
+        """
         self.calls = ChannelProtocol(self._take, lost)
         self.bulk = ChannelProtocol(self._take, lost)
-        self.state = State("starting", {})
+        self.state = EngineReport("starting", {})
         self.draining: Drain | None = None
         self.events = EventHistory(server)
         self.parent = os.getppid()
         self._limits = limits
         self._lost = lost
         self._changed = changed
+        self._renewed = renewed
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[bytes | Failure]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes | CallFailure]] = {}
         self._waiting_bytes = 0
         self._streams: dict[int, EngineStream] = {}
         self._refusals = Refusals()
@@ -110,7 +115,7 @@ class EngineLink:
 
     def _record(self, entries: Sequence[AuditEntry]) -> None:
         if entries:
-            self.calls.send(Kind.AUDIT, body=msgspec.msgpack.encode(list(entries)))
+            self.calls.send(FrameKind.AUDIT, body=msgspec.msgpack.encode(list(entries)))
 
     def tick(self, connections: int) -> None:
         """Note that a second has passed, and tell the engine who is served."""
@@ -124,7 +129,7 @@ class EngineLink:
             self._end_all(self._hanging())
             self._changed()
         self.calls.send(
-            Kind.CLIENTS,
+            FrameKind.CLIENTS,
             body=Clients(
                 connections,
                 len(self._waiting),
@@ -140,7 +145,7 @@ class EngineLink:
         reason = "The engine has ended" if self.draining is None else self.draining.reason
         self._end_all(failure(NoEngine(reason, remedy="Try again in a moment.")))
 
-    def _end_all(self, why: Failure) -> None:
+    def _end_all(self, why: CallFailure) -> None:
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(why)
@@ -148,22 +153,22 @@ class EngineLink:
             stream.finish(why)
             stream.close()  # an engine that hangs may go on later
 
-    def _hanging(self) -> Failure:
+    def _hanging(self) -> CallFailure:
         return failure(NoAnswer(f"The engine was silent for {SILENT_SECONDS} seconds"))
 
     # --- requests ---------------------------------------------------------------------------------
 
     async def ask(
         self, path: str, caller: Caller, body: bytes, seconds: float | None = None
-    ) -> bytes | Failure:
+    ) -> bytes | CallFailure:
         """Return the engine's answer, or the error instead; `seconds` is how long to wait."""
         if (refused := self._refused(len(body))) is not None:
             return refused
         number = next(self._numbers)
-        future: asyncio.Future[bytes | Failure] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes | CallFailure] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._waiting_bytes += len(body)
-        self.calls.send(Kind.ASK, number, _ask(path, caller, body))
+        self.calls.send(FrameKind.ASK, number, _ask(path, caller, body))
         try:
             if seconds is None:
                 answer = await future
@@ -176,10 +181,10 @@ class EngineLink:
             del self._waiting[number]
             self._waiting_bytes -= len(body)
         self._answered += 1
-        self._failed += isinstance(answer, Failure)
+        self._failed += isinstance(answer, CallFailure)
         return answer
 
-    def open(self, path: str, caller: Caller, body: bytes) -> EngineStream | Failure:
+    def open(self, path: str, caller: Caller, body: bytes) -> EngineStream | CallFailure:
         """Return a stream of the engine's messages, or the error instead."""
         mine = sum(stream.caller == caller.name for stream in self._streams.values())
         if mine >= self._limits.streams_per_token:
@@ -190,10 +195,10 @@ class EngineLink:
         number = next(self._numbers)
         stream = EngineStream(number, caller.name, self)
         self._streams[number] = stream
-        self.calls.send(Kind.OPEN, number, _ask(path, caller, body))
+        self.calls.send(FrameKind.OPEN, number, _ask(path, caller, body))
         return stream
 
-    def _refused(self, size: int) -> Failure | None:
+    def _refused(self, size: int) -> CallFailure | None:
         if self.draining is not None and self.draining.now:
             return failure(NoEngine(self.draining.reason, remedy="Try again in a moment."))
         if self.hangs:
@@ -205,48 +210,57 @@ class EngineLink:
             )
         return None
 
+    def end_streams(self, names: Collection[str]) -> None:
+        """End the streams of these callers, because their tokens are not valid any more."""
+        for stream in list(self._streams.values()):
+            if stream.caller in names:
+                stream.finish(failure(ended(stream.caller)))
+                stream.close()
+
     def closed(self, stream: EngineStream) -> None:
         """Tell the engine that nobody reads a stream any more."""
         if self._streams.pop(stream.number, None) is not None:
-            self.calls.send(Kind.CANCEL, stream.number)
+            self.calls.send(FrameKind.CANCEL, stream.number)
 
     def taken(self, stream: EngineStream, size: int) -> None:
         """Tell the engine that a reader has taken so many bytes."""
         if stream.number in self._streams:
-            self.calls.send(Kind.CREDIT, stream.number, CREDIT.pack(size))
+            self.calls.send(FrameKind.CREDIT, stream.number, CREDIT.pack(size))
 
     # --- what comes -------------------------------------------------------------------------------
 
-    def _take(self, frames: Sequence[Frame]) -> None:
+    def _take(self, frames: Sequence[ServerFrame]) -> None:
         for kind, number, body in frames:
             match kind:
-                case Kind.ANSWER:
+                case FrameKind.ANSWER:
                     self._answer(number, body)
-                case Kind.FAILURE:
-                    why = read(body, Failure)
+                case FrameKind.FAILURE:
+                    why = read(body, CallFailure)
                     if (stream := self._streams.pop(number, None)) is not None:
                         stream.finish(why)
                     else:
                         self._answer(number, why)
-                case Kind.MESSAGE:
+                case FrameKind.MESSAGE:
                     if (stream := self._streams.get(number)) is not None:
                         stream.add(body)
-                case Kind.END:
+                case FrameKind.END:
                     if (stream := self._streams.pop(number, None)) is not None:
                         stream.finish(None)
-                case Kind.EVENT:
+                case FrameKind.EVENT:
                     self.events.add(number, body)
-                case Kind.STATE:
+                case FrameKind.STATE:
                     self._silent = 0
-                    self.state = read(body, State)
+                    self.state = read(body, EngineReport)
                     self._changed()
-                case Kind.DRAIN:
+                case FrameKind.TOKENS:
+                    self._renewed(body)
+                case FrameKind.DRAIN:
                     self.draining = read(body, Drain)
                     if self.draining.now:
                         self.end()
                     self._changed()
 
-    def _answer(self, number: int, answer: bytes | Failure) -> None:
+    def _answer(self, number: int, answer: bytes | CallFailure) -> None:
         # Whoever asked may have left, or may have been told that the engine hangs.
         future = self._waiting.get(number)
         if future is not None and not future.done():
@@ -259,7 +273,7 @@ class EngineStream:
     def __init__(self, number: int, caller: str, link: EngineLink) -> None:
         self.number = number
         self.caller = caller
-        self.failure: Failure | None = None
+        self.failure: CallFailure | None = None
         """The error with which it ended, if it has."""
         self._link = link
         self._messages: deque[bytes] = deque()
@@ -289,7 +303,7 @@ class EngineStream:
         self._messages.append(message)
         self._bell.set()
 
-    def finish(self, failure: Failure | None) -> None:
+    def finish(self, failure: CallFailure | None) -> None:
         """Take the end; messages that have come are read first."""
         self._over, self.failure = True, failure
         self._bell.set()
@@ -344,13 +358,13 @@ class EventHistory:
         return [each for each in self._events if each[0] > place][:most]
 
 
-def failure(error: HeadraceError) -> Failure:
+def failure(error: HeadraceError) -> CallFailure:
     """Return an error as it is sent."""
     status, fields = connect.error_fields(error)
-    return Failure(status, connect.message(fields))
+    return CallFailure(status, connect.message(fields))
 
 
-def out_of_time() -> Failure:
+def out_of_time() -> CallFailure:
     """Return the error for a caller whose time is over."""
     return failure(
         RequestTimeout(
@@ -360,9 +374,9 @@ def out_of_time() -> Failure:
     )
 
 
-def ended(caller: Caller) -> HeadraceError:
+def ended(name: str) -> HeadraceError:
     """Return the error for a reader whose token is not valid any more."""
-    return Unauthenticated(f"The token {caller.name} is not valid any more")
+    return Unauthenticated(f"The token {name} is not valid any more")
 
 
 def _ask(path: str, caller: Caller, body: bytes) -> bytes:

@@ -4,8 +4,8 @@
     with engine, hr.serve(engine) as server:
         print(server.info.http)
 
-`Server` is what `serve` returns. `headrace run` makes one, too, from the section `server` of its
-configuration, with the verbs that it adds.
+`NetworkServer` is what `serve` returns. `headrace run` makes one, too, from the section `server` of
+its configuration, with the verbs that it adds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.errors import WrongValue
 from headrace.extras import require
-from headrace.server.settings import ServerSettings
+from headrace.server.settings import Access, ServerSettings, settings_of
 
 if TYPE_CHECKING:
     from headrace.api.handlers import ControlService
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.server.supervisor import ServerInfo
 
 
-class Server:
+class NetworkServer:
     """
     An engine on the network, from `start` to `close`; a context that does both.
 
@@ -51,6 +50,7 @@ class Server:
 
         if settings.tls is not None:
             TlsFiles(settings.tls)  # what cannot be used is an error now, not in the child
+        self._settings = settings
         self._own_control = control is None
         self._control = control or ControlService(engine)
         services = Services(engine, self._control)
@@ -64,7 +64,7 @@ class Server:
         """What it serves, and if it does not, why."""
         return self._supervisor.info
 
-    def start(self) -> Server:
+    def start(self) -> NetworkServer:
         """Open the ports; does not wait until they are served."""
         if self._own_control:
             self._control.rates.start()
@@ -77,6 +77,15 @@ class Server:
             lambda info: info.state == "serving" and bool(info.grpc), timeout
         )
 
+    def renew(self, tokens: Mapping[str, Access]) -> Callable[[], None]:
+        """
+        Return what makes these the tokens from now on; raises `WrongValue` if they cannot be.
+
+        Streams and logins of other tokens end then.
+        """
+        renewed = msgspec.structs.replace(self._settings, tokens=tokens)
+        return lambda: self._supervisor.renew(renewed)
+
     def drain(self) -> None:
         """Be not ready from now on; everything is answered still."""
         self._supervisor.drain()
@@ -88,7 +97,7 @@ class Server:
             self._control.rates.stop()
             self._own_control = False
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> NetworkServer:
         return self
 
     def __exit__(
@@ -112,7 +121,7 @@ def serve(
     insecure: bool = False,
     compat: str = "",
     limits: Mapping[str, float] | None = None,
-) -> Server:
+) -> NetworkServer:
     """
     Serve an engine on the network, until `close` or the end of a `with` block.
 
@@ -139,15 +148,4 @@ def serve(
         "compat": compat,
         "limits": dict(limits or {}),
     }
-    return Server(engine, settings_of(given)).start()
-
-
-def settings_of(given: Mapping[str, Any]) -> ServerSettings:
-    """Return valid settings from plain values; raises `WrongValue`."""
-    try:
-        return msgspec.convert(given, ServerSettings)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, WrongValue):
-            raise error.__cause__ from None
-        # Its text names keys and types, never values.
-        raise WrongValue(f"The settings of the server are not valid: {error}") from None
+    return NetworkServer(engine, settings_of(given)).start()

@@ -70,10 +70,16 @@ class Gate:
     def __init__(self, settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._tokens: Mapping[str, Access] = {}
         self.renew(settings)
 
-    def renew(self, settings: ServerSettings) -> None:
-        """Use these settings from now on; sessions of tokens that are gone end."""
+    def renew(self, settings: ServerSettings) -> set[str]:
+        """
+        Use these settings from now on; sessions of tokens that are gone or replaced end.
+
+        Returns the names of tokens that are not the same as before.
+        """
+        before = self._tokens
         self._settings = settings
         self._tokens = settings.tokens
         self._names = _names(settings)
@@ -83,6 +89,7 @@ class Gate:
         for key, session in list(self._sessions.items()):
             if self._access_of(session) is None:
                 del self._sessions[key]
+        return {name for name, access in before.items() if self._tokens.get(name) != access}
 
     # --- who calls --------------------------------------------------------------------------------
 

@@ -16,11 +16,19 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.api.methods import ROLES
-from headrace.errors import WrongValue
+from headrace.errors import InvalidConfiguration, NoSecret, WrongValue
+
+if TYPE_CHECKING:
+    from headrace.config.schema import Values
+    from headrace.config.text import SourceLocation
+
+ROLES = ("read", "operate", "admin")
+"""Those of `headrace.api.methods`, without protobuf: commands read a configuration without it."""
 
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 """How the hash of a token is written."""
@@ -39,6 +47,7 @@ def token_hash(token: str) -> str:
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
+@lru_cache(maxsize=1_000)  # asked for each request
 def is_loopback(host: str) -> bool:
     """Whether only processes of this machine can reach the address."""
     try:
@@ -72,21 +81,6 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of the tables whose rows may be read; empty for all."""
 
     expires: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise _wrong("role", f"must be one of {', '.join(ROLES)}")
-        if bool(self.hash) == bool(self.certificate):
-            raise _wrong("token", "needs either the hash of a token or the name of a certificate")
-        if self.hash and not HASH.fullmatch(self.hash):
-            # The value is not repeated: it may be the token.
-            raise _wrong(
-                "hash",
-                "must be sha256: and 64 hexadecimal digits",
-                "Make a token and its hash: headrace token new NAME --role read.",
-            )
-        if self.expires is not None and self.expires.tzinfo is None:
-            raise _wrong("expires", "must have an offset from UTC")
 
     def has_expired(self, now: float) -> bool:
         """Whether it is not valid any more at `now`, in seconds since 1970."""
@@ -145,9 +139,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compat: str = ""
     """`laredo` to serve its services, too."""
 
-    hold: tuple[str, ...] = ()
-    """The tables of which the server keeps a copy."""
-
     limits: ServerLimits = ServerLimits()
 
     def __post_init__(self) -> None:
@@ -158,7 +149,10 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise _wrong("grpc_port", f"must be another port than http_port, {self.http_port}")
         if self.compat not in ("", "laredo"):
             raise _wrong("compat", "must be laredo")
-        self._check_names()
+        if not self.host:
+            raise _wrong("host", "must not be empty", "Write 0.0.0.0 for all addresses.")
+        self._check_tokens()
+        self._check_certificates()
         self._check_safety()
 
     @property
@@ -171,15 +165,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether callers need to prove nothing."""
         return not self.tokens
 
-    def _check_names(self) -> None:
-        if not self.host:
-            raise _wrong("host", "must not be empty", "Write 0.0.0.0 for all addresses.")
-        certificates = [each.certificate for each in self.tokens.values() if each.certificate]
-        hashes = [each.hash for each in self.tokens.values() if each.hash]
-        for found in (certificates, hashes):
-            if len(set(found)) < len(found):
-                raise _wrong("tokens", "has two entries for the same token or certificate")
-        for name in self.tokens:
+    def _check_tokens(self) -> None:
+        for name, access in self.tokens.items():
             if not _NAME.fullmatch(name) or name in RESERVED:
                 raise _wrong(
                     "tokens",
@@ -187,6 +174,31 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     "Use at most 64 of a-z, 0-9, dot, dash and underscore, and not local or"
                     " anonymous.",
                 )
+            at = f"tokens.{name}"
+            if access.role not in ROLES:
+                raise _wrong(f"{at}.role", f"must be one of {', '.join(ROLES)}")
+            if bool(access.hash) == bool(access.certificate):
+                raise _wrong(
+                    at,
+                    "must have either a token or the name of a certificate",
+                    "Make a token and its hash: headrace token new NAME --role read.",
+                )
+            if access.hash and not HASH.fullmatch(access.hash):
+                # The value is not repeated: it may be the token.
+                raise _wrong(
+                    f"{at}.hash",
+                    "must be sha256: and 64 hexadecimal digits",
+                    "Make a token and its hash: headrace token new NAME --role read.",
+                )
+            if access.expires is not None and access.expires.tzinfo is None:
+                raise _wrong(f"{at}.expires", "must have an offset from UTC")
+
+    def _check_certificates(self) -> None:
+        certificates = [each.certificate for each in self.tokens.values() if each.certificate]
+        hashes = [each.hash for each in self.tokens.values() if each.hash]
+        for found in (certificates, hashes):
+            if len(set(found)) < len(found):
+                raise _wrong("tokens", "has two entries for the same token or certificate")
         if self.tls is not None and self.tls.client_ca and not self.tokens:
             raise _wrong(
                 "tokens",
@@ -215,6 +227,94 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 " Or serve this machine only: host = 127.0.0.1. insecure = true serves everybody"
                 " who reaches the port.",
             )
+
+
+# --- from plain values, and from a configuration --------------------------------------------------
+
+
+def settings_of(given: Mapping[str, Any]) -> ServerSettings:
+    """Return settings from plain values; raises `WrongValue`."""
+    try:
+        return msgspec.convert(given, ServerSettings)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, WrongValue):
+            raise error.__cause__ from None
+        # Its text names keys and types, never values.
+        raise WrongValue(f"The settings of the server are not valid: {error}") from None
+
+
+def configured_server(server: Values, *, read: bool = False) -> ServerSettings:
+    """
+    Return the settings that the section `server` of a configuration says.
+
+    Only with `read` are tokens read where their references lead, and their hashes kept: where a
+    configuration is only checked, they may be missing. Raises `InvalidConfiguration` with the
+    location of what is wrong.
+    """
+    from headrace.config.schema import located
+
+    try:
+        tls: Values | None = server["tls"]
+        limits: Values = server["limits"]
+        tokens: Mapping[str, Values] = server["tokens"] or {}
+        return ServerSettings(
+            host=server["host"],
+            http_port=server["http_port"],
+            grpc_port=server["grpc_port"],
+            hosts=server["hosts"],
+            tls=None
+            if tls is None
+            # Absolute: the child's current folder may be another one.
+            else TlsSettings(*(str(each.absolute()) if each else "" for each in tls.values())),
+            tokens={name: _access(name, each, read=read) for name, each in tokens.items()},
+            insecure=server["insecure"],
+            compat=server["compat"] or "",
+            limits=ServerLimits(
+                **{name.replace("_timeout", "_seconds"): each for name, each in limits.items()}
+            ),
+        )
+    except (WrongValue, NoSecret) as error:
+        location = _location(server, str(error.facts.get("key", "")))
+        raise InvalidConfiguration.of([located(error, location)]) from None
+
+
+def _access(name: str, given: Values, *, read: bool) -> Access:
+    at = f"tokens.{name}"
+    if sum(given[key] is not None for key in ("hash", "token_ref", "certificate")) != 1:
+        raise _wrong(
+            at,
+            "must have one of hash, token_ref and certificate",
+            f"Make a token and its hash: headrace token new {name} --role {given['role']}.",
+        )
+    hashed: str = given["hash"] or ""
+    if given["token_ref"] is not None:
+        token = given["token_ref"].read() if read else given["token_ref"].reference
+        if read and len(token) < SHORTEST_TOKEN:
+            raise _wrong(
+                f"{at}.token_ref",
+                f"leads to a token of fewer than {SHORTEST_TOKEN} characters",
+                f"Use a random one: headrace token new {name} --role {given['role']}.",
+            )
+        hashed = token_hash(token)
+    try:
+        expires = None if given["expires"] is None else moment(given["expires"])
+    except ValueError:
+        raise _wrong(
+            f"{at}.expires", "must be a day or a time", "Write 2027-01-31, or 2027-01-31T12:00Z."
+        ) from None
+    return Access(given["role"], hashed, given["certificate"] or "", given["tables"] or (), expires)
+
+
+def _location(values: Any, key: str) -> SourceLocation:
+    """Return where a key of the section is written, or else the section that it is missing from."""
+    location: SourceLocation = values.location
+    for part in key.split(".")[1:]:
+        if not isinstance(values, Mapping) or part not in values:
+            break
+        location = getattr(values, "locations", {}).get(part, location)
+        values = values[part]
+        location = getattr(values, "location", location)
+    return location
 
 
 def moment(text: str) -> datetime:

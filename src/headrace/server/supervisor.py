@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,21 +36,21 @@ from headrace.observe.logs import logger
 from headrace.server.answers import Answers
 from headrace.server.audit import AuditEntry, AuditLog
 from headrace.server.channel import (
-    Channel,
     Clients,
     Drain,
-    Frame,
+    EngineReport,
+    FrameChannel,
+    FrameKind,
     Hello,
-    Kind,
     Ready,
-    State,
+    ServerFrame,
     framed,
     read,
 )
 from headrace.storage.permissions import make_private_folder, open_private
 
 if TYPE_CHECKING:
-    from headrace.api.handlers import ControlService
+    from headrace.api.handlers import ControlService, Verb
     from headrace.api.services import Services
     from headrace.engine.engine import Engine
     from headrace.errors import HeadraceError
@@ -83,7 +82,10 @@ MOST_EVENTS = 1_000
 
 BACKLOG = 2_048
 
-_OWN = (Kind.READY, Kind.CLIENTS, Kind.AUDIT)
+LONGEST_LOG = 4 << 20
+"""Bytes of the log file of children; a new child begins another one, and one more is kept."""
+
+_OWN = (FrameKind.READY, FrameKind.CLIENTS, FrameKind.AUDIT)
 """The kinds of frames for the supervisor; others are requests."""
 
 ServerState = Literal[
@@ -91,7 +93,7 @@ ServerState = Literal[
 ]
 
 
-NOBODY = Clients()
+NO_CLIENTS = Clients()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class ServerInfo:
 
     pid: int | None = None
     restarts: int = 0
-    clients: Clients = NOBODY
+    clients: Clients = NO_CLIENTS
 
 
 class Supervisor:
@@ -199,17 +201,22 @@ class Supervisor:
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._tell_state):
+        for target in (self._run, self._report_health):
             thread = threading.Thread(
                 target=target, name=f"headrace-server{target.__name__}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
+    def renew(self, settings: ServerSettings) -> None:
+        """Let the tokens of these settings call from now on, and no others."""
+        self._settings = settings
+        self._send(framed(FrameKind.TOKENS, body=settings))
+
     def drain(self, reason: str = "The engine is stopping") -> None:
         """Say that the engine stops: not ready any more, but everything is answered still."""
         self._draining = reason
-        self._send(framed(Kind.DRAIN, body=Drain(reason)))
+        self._send(framed(FrameKind.DRAIN, body=Drain(reason)))
         self._set("stopping", reason)
 
     def close(self) -> None:
@@ -218,7 +225,7 @@ class Supervisor:
         self._stopping.set()
         if self._observer is not None:
             self._observer.remove()
-        self._send(framed(Kind.DRAIN, body=Drain(self._draining, now=True)))
+        self._send(framed(FrameKind.DRAIN, body=Drain(self._draining, now=True)))
         run = self._threads[0] if self._threads else None
         if run is not None and run is not threading.current_thread():
             run.join(LEAVE_SECONDS)
@@ -245,7 +252,11 @@ class Supervisor:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 continue
             began = time.monotonic()
-            why = self._serve()
+            try:
+                why = self._serve()
+            except Exception as mistake:  # noqa: BLE001 - or there would be no server, silently
+                _log.failed("supervision of the server failed", mistake, code="internal")
+                why = f"Internal error ({type(mistake).__name__})"
             if self._stopping.is_set():
                 return
             if time.monotonic() - began >= PROVED_SECONDS:
@@ -259,7 +270,7 @@ class Supervisor:
                 grpc="",
                 pid=None,
                 restarts=self._info.restarts + 1,
-                clients=NOBODY,
+                clients=NO_CLIENTS,
             )
             self._stopping.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -299,13 +310,13 @@ class Supervisor:
         except OSError as error:
             return f"The server could not be started: {error.strerror or error}"
         answers = Answers(self._services, self._audit, child.calls, child.bulk)
-        child.calls.send(framed(Kind.HELLO, body=self._hello()))
+        child.calls.send(framed(FrameKind.HELLO, body=self._hello()))
         with self._lock:
-            events = [framed(Kind.EVENT, number, event) for number, event in self._events]
+            events = [framed(FrameKind.EVENT, number, event) for number, event in self._events]
             self._child = child
         child.bulk.send(events)
         if self._stopping.is_set():  # `close` saw no child
-            child.calls.send(framed(Kind.DRAIN, body=Drain(self._draining, now=True)))
+            child.calls.send(framed(FrameKind.DRAIN, body=Drain(self._draining, now=True)))
         try:
             return self._listen(child, answers)
         finally:
@@ -316,22 +327,20 @@ class Supervisor:
 
     def _hello(self) -> Hello:
         return Hello(
-            version=_version(),
             server=self._name,
             settings=msgspec.to_builtins(self._settings),
-            folder=str(self._folder),
             grpc_port=self._grpc_port,
         )
 
     def _listen(self, child: _Child, answers: Answers) -> str:
-        heard, is_ready = time.monotonic(), False
+        received_at, is_ready = time.monotonic(), False
         while True:
             frames = child.calls.receive(1.0)
             if frames is None:
                 return child.why()
             if frames:
-                heard = time.monotonic()
-            silent = time.monotonic() - heard
+                received_at = time.monotonic()
+            silent = time.monotonic() - received_at
             if silent >= (SILENT_SECONDS if is_ready else START_SECONDS):
                 child.process.kill()
                 return f"The server did not answer for {silent:.0f} seconds, and was ended"
@@ -344,13 +353,14 @@ class Supervisor:
             if len(own) < len(frames):
                 answers.take(frames)
 
-    def _take(self, frame: Frame) -> None:
-        if frame.kind == Kind.AUDIT:
+    def _take(self, frame: ServerFrame) -> None:
+        if frame.kind == FrameKind.AUDIT:
             self._audit(msgspec.msgpack.decode(frame.body, type=list[AuditEntry]))
             return
-        if frame.kind == Kind.CLIENTS:
+        if frame.kind == FrameKind.CLIENTS:
             with self._lock:
                 self._info = replace(self._info, clients=read(frame.body, Clients))
+                self._lock.notify_all()
             if self._info.state == "not_answering":
                 self._serving(self._info.pid or 0, "", self._info.grpc)
             return
@@ -377,14 +387,21 @@ class Supervisor:
 
     # --- what the child is told -------------------------------------------------------------------
 
-    def _tell_state(self) -> None:
+    def _report_health(self) -> None:
         health = self._control.unary["Health"]
         while not self._stopping.is_set():
             if self._child is not None:
-                found = health({})
-                phase = "stopping" if self._draining else found.pop("phase")
-                self._send(framed(Kind.STATE, body=State(phase, found)))
+                self._send(framed(FrameKind.STATE, body=self._report(health)))
             self._stopping.wait(STATE_SECONDS)
+
+    def _report(self, health: Verb) -> EngineReport:
+        try:
+            found = health({})
+        except Exception as error:  # noqa: BLE001 - not ready, then, and not silent
+            _log.failed("health check of the server failed", error, code="internal")
+            return EngineReport(self._control.phase, {})
+        phase = found.pop("phase")
+        return EngineReport("stopping" if self._draining else phase, found)
 
     def _take_event(self, event: bytes) -> None:
         with self._lock:
@@ -394,7 +411,7 @@ class Supervisor:
             child = self._child
         if child is not None:
             # What cannot be sent without a wait is missing, and readers are told how many.
-            child.bulk.offer(framed(Kind.EVENT, number, event))
+            child.bulk.offer(framed(FrameKind.EVENT, number, event))
 
 
 class _Events:
@@ -416,8 +433,8 @@ class _Child:
         self, process: subprocess.Popen[bytes], calls: socket.socket, bulk: socket.socket
     ) -> None:
         self.process = process
-        self.calls = Channel(calls)
-        self.bulk = Channel(bulk)
+        self.calls = FrameChannel(calls)
+        self.bulk = FrameChannel(bulk)
 
     @classmethod
     def spawn(cls, http: socket.socket, log_file: Path) -> _Child:
@@ -429,6 +446,8 @@ class _Child:
         descriptors = [end.fileno() for end in (their_calls, their_bulk, http)]
         with their_calls, their_bulk:
             make_private_folder(log_file.parent)
+            if log_file.exists() and log_file.stat().st_size > LONGEST_LOG:
+                log_file.replace(log_file.with_name(f"{log_file.name}.1"))
             with open_private(log_file, append=True) as log:
                 process = subprocess.Popen(
                     # -P: a file in the user's current folder must not replace a module.
@@ -491,14 +510,6 @@ def _named(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("headrace-core")
-    return ""
-
-
 _PASSED = re.compile(r"PATH|HOME|LANG|LC_.*|TZ|TMPDIR|PYTHON.*|VIRTUAL_ENV|LD_LIBRARY_PATH|GRPC_.*")
 
 
@@ -512,4 +523,5 @@ def _environment() -> Mapping[str, str]:
     others = os.environ.get("PYTHONPATH")
     path = folder if not others else f"{folder}{os.pathsep}{others}"
     passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
-    return {**passed, "PYTHONPATH": path}
+    # The library for gRPC would print a line for each connection that fails.
+    return {"GRPC_VERBOSITY": "NONE", **passed, "PYTHONPATH": path}

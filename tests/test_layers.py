@@ -52,7 +52,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "console": set(),
     "server": _API | {"api", "console"},
     "cli": _API | {"api", "embedded", "server"},
-    "console": set(),
     "testing": {"errors", "storage", "changelog", "tables"},
 }
 """

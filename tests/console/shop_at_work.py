@@ -23,7 +23,8 @@ from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals
-from headrace.server.network import Server, settings_of
+from headrace.server.network import NetworkServer
+from headrace.server.settings import settings_of
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -83,13 +84,13 @@ class ShopAtWork:
     folder: Path
     engine: Engine
     control: ControlService
-    server: Server
+    server: NetworkServer
 
     @property
     def url(self) -> str:
         return self.server.info.http
 
-    def serve(self, **options: Any) -> Server:
+    def serve(self, **options: Any) -> NetworkServer:
         """Serve the engine again, with other options or after the server was closed."""
         self.server.close()
         self.server = served(self.engine, self.control, **options)
@@ -102,9 +103,9 @@ class ShopAtWork:
         connection.close()
 
 
-def served(engine: Engine, control: ControlService, **options: Any) -> Server:
+def served(engine: Engine, control: ControlService, **options: Any) -> NetworkServer:
     settings = settings_of({"http_port": 0, "grpc_port": 0, **options})
-    server = Server(engine, settings, control=control).start()
+    server = NetworkServer(engine, settings, control=control).start()
     assert server.await_serving(patience()), server.info
     return server
 

@@ -32,6 +32,7 @@ const VIEWS = { flow, pipelines: pipelineList, sources: sourceList, tables: brow
 
 let view = null;
 let at = "";
+let engine = 0;
 let place = [];
 
 function route() {
@@ -61,6 +62,11 @@ function draw() {
     patch(root, signInPage());
     document.title = "Sign in · Headrace";
     return;
+  }
+  if (store.status && store.status.pid !== engine) {
+    // Another engine counts its events from 1.
+    if (engine) events.begin({ anew: true });
+    engine = store.status.pid;
   }
   const title = typeof view.title === "function" ? view.title() : view.title;
   patch(
@@ -160,6 +166,7 @@ function signInPage() {
       store.connection = "connecting";
       await poll();
       events.begin();
+      route();
     } catch (error) {
       if (!(error instanceof RpcError)) throw error;
       refused = error.message;

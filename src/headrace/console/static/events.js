@@ -28,7 +28,8 @@ let ending = new AbortController();
 export const events = {
   title: "Events",
   /** Follow from the start, whatever view is shown: the engine remembers none before. */
-  begin() {
+  begin({ anew = false } = {}) {
+    if (anew) newest = 0;
     ending.abort();
     ending = new AbortController();
     follow("Events", () => ({ after: newest }), ending.signal, {

@@ -58,7 +58,9 @@ export async function call(verb, fields = {}, { seconds = 30 } = {}) {
     throw new RpcError({ code: "unavailable", message: "The engine did not answer in time" });
   });
   if (!response.ok) throw await refusal(response);
-  return response.json();
+  return response.json().catch(() => {
+    throw new RpcError({ code: "unavailable", message: "The answer was cut off" });
+  });
 }
 
 /** Ask for a stream; ends when it ends, raises its error, and stops when `signal` is aborted. */
@@ -98,6 +100,9 @@ export async function* stream(verb, fields, signal) {
   }
 }
 
+/** What would be refused again. */
+const FINAL = new Set(["permission_denied", "unauthenticated", "invalid_argument", "not_found", "unimplemented"]);
+
 /** Follow a stream until `signal` is aborted; it is asked for again when it breaks. */
 export async function follow(verb, fields, signal, { message, state }) {
   let wait = 500;
@@ -111,8 +116,8 @@ export async function follow(verb, fields, signal, { message, state }) {
       state("ended");
     } catch (error) {
       if (signal.aborted) return;
-      state("broken", error);
-      if (error instanceof RpcError && !error.away) return;
+      state(FINAL.has(error.kind) ? "refused" : "broken", error);
+      if (FINAL.has(error.kind)) return;
     }
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(8000, wait * 2);

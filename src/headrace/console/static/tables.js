@@ -29,10 +29,12 @@ let link_ = "connecting";
 let changes = [];
 let number = 0;
 let ending = new AbortController();
+let sweep = 0;
 
 const readable = () => pipelines().filter((each) => each.target === "indexed-memory" || each.target.includes("fan"));
 const table = () => known?.tables.find((each) => each.table === name) ?? known?.tables[0];
 const keyOf = (row) => JSON.stringify(table().key.map((each) => row[each]));
+const byKey = (given) => new Map(given.map((row, at) => [table().key.length ? keyOf(row) : at, row]));
 
 export const browser = {
   title: "Tables",
@@ -70,7 +72,7 @@ async function open() {
     if (asked !== pipeline) return;
     known = answer;
     if (table()) [name, sort] = [table().table, { column: table().key[0] ?? "", down: false }];
-    if (known.readable && table()) await ask(), follow_();
+    if (known.readable && table()) live ? follow_() : await ask();
   } catch (error) {
     trouble = error;
   }
@@ -88,12 +90,12 @@ async function ask() {
         if (each.position) where = each.position;
         if (each.rows) collected.push(...each.rows);
       }
-      rows = collected;
+      rows = byKey(collected);
     } else {
       const values = fieldsOf().map((each, at) => (given[at] === "" || given[at] === undefined ? null : given[at]));
       const how = by === "key" ? { key: values } : by === "lookup" ? { lookup: values } : { index: by, values, limit: MOST };
       const answer = await call("Query", { ...of, ...how });
-      [rows, where] = [answer.rows, answer.position];
+      [rows, where] = [byKey(answer.rows), answer.position];
     }
   } catch (error) {
     trouble = error;
@@ -133,7 +135,7 @@ function found() {
   return h(
     "section",
     { class: "panel flush rows", "aria-label": `Rows of ${name}` },
-    rows.length === 0
+    rows.size === 0
       ? empty("search", "No row", by === "all" ? "The table is empty." : "No row has this value now.")
       : h(
           "div",
@@ -148,7 +150,7 @@ function found() {
     h(
       "footer",
       {},
-      h("p", { class: "muted", role: "status" }, `${counted(shown.length, "row")}${filter ? ` of ${count(rows.length)}` : ""}${by === "all" && total > rows.length && rows.length >= MOST ? `: the first of ${count(total)}; find others by key or index` : ""}`, where && h("span", { title: where }, ` · as of ${position(where)}`)),
+      h("p", { class: "muted", role: "status" }, `${counted(shown.length, "row")}${filter ? ` of ${count(rows.size)}` : ""}${by === "all" && total > rows.size && rows.size >= MOST ? `: the first of ${count(total)}; find others by key or index` : ""}`, where && h("span", { title: where }, ` · as of ${position(where)}`)),
       last > 0 && h("nav", { class: "pages", "aria-label": "Pages of rows" }, h("button", { class: "button small", type: "button", disabled: page === 0, onclick: () => ((page -= 1), update()) }, icon("left"), "Before"), h("span", {}, `${page + 1} / ${last + 1}`), h("button", { class: "button small", type: "button", disabled: page === last, onclick: () => ((page += 1), update()) }, "Next", icon("right"))),
     ),
   );
@@ -156,7 +158,7 @@ function found() {
 
 function ordered() {
   const text = filter.toLowerCase();
-  const shown = text ? rows.filter((row) => Object.values(row).some((each) => value(each).toLowerCase().includes(text))) : rows;
+  const shown = [...rows.values()].filter((row) => !text || Object.values(row).some((each) => value(each).toLowerCase().includes(text)));
   if (!sort.column) return shown;
   const compare = new Intl.Collator(undefined, { numeric: true }).compare;
   const sign = sort.down ? -1 : 1;
@@ -175,7 +177,7 @@ const fresh = (row) => (Date.now() - (touched.get(keyOf(row)) ?? 0) < 1600 ? "fr
 
 function toggle() {
   live = !live;
-  if (live) ask(), follow_();
+  if (live) follow_();
   else ending.abort(), update();
 }
 
@@ -183,30 +185,41 @@ function follow_() {
   ending.abort();
   if (!live) return;
   ending = new AbortController();
-  const state = (now) => ((link_ = now), update());
+  link_ = "connecting";
+  const state = (now, error) => ((link_ = now), now === "refused" && (trouble = error), now === "broken" && !rows && ask(), update());
   follow("Watch", () => ({ pipeline, table: name }), ending.signal, { message: take, state });
 }
 
 function take(each) {
+  if (each.columns) {
+    // The rows are read once their changes are followed, each time: nothing falls in between.
+    if (table()) table().columns = each.columns;
+    ask();
+  }
   if (!each.op) return;
   changes.unshift({ ...each, number: ++number, at: Date.now() / 1000 });
   changes.length = Math.min(changes.length, SHOWN);
   const row = each.after;
   const id = JSON.stringify(each.key);
   touched.set(id, Date.now());
-  setTimeout(() => (touched.delete(id), update()), 1700);
-  if (rows && table()) {
-    const at = rows.findIndex((other) => keyOf(other) === id);
-    if (at >= 0 && row) rows[at] = row;
-    else if (at >= 0) rows.splice(at, 1);
-    else if (row && by === "all" && rows.length < MOST) rows.push(row);
-    where = each.position;
-  }
+  sweep ||= setTimeout(fade, 1700);
+  if (rows && each.op === "truncate") rows.clear();
+  else if (rows && !row) rows.delete(id);
+  else if (rows && (rows.has(id) || (by === "all" && rows.size < MOST))) rows.set(id, row);
+  where = each.position;
+  update();
+}
+
+/** Forget which rows were marked a while ago. */
+function fade() {
+  const now = Date.now();
+  for (const [id, at] of touched) if (now - at > 1600) touched.delete(id);
+  sweep = touched.size ? setTimeout(fade, 500) : 0;
   update();
 }
 
 function feed() {
-  const look = !live ? ["paused", { text: "not followed" }] : link_ === "open" || changes.length ? ["live", {}] : link_ === "broken" ? ["reconnecting", {}] : ["live", { text: "listening" }];
+  const look = !live ? ["paused", { text: "not followed" }] : link_ === "open" ? ["live", {}] : link_ === "refused" ? ["failed", {}] : link_ === "broken" ? ["reconnecting", {}] : ["live", { text: "listening" }];
   return panel("Changes", { cls: "feed", tools: pill(...look) },
     changes.length === 0 ? h("p", { class: "muted" }, live ? "Changes of this table appear here as they are applied." : "Paused: changes are not followed.") : h("ol", {}, changes.map((each) => h("li", { key: each.number, class: each.op }, h("p", {}, h("time", {}, time(each.at, { millis: true })), h("b", { class: "op" }, each.op), h("code", {}, each.key.map(value).join(", "))), difference(each)))));
 }

@@ -109,6 +109,7 @@ class Inspection:
                 {
                     "at": round(each.applied, 3),
                     "changes": each.changes,
+                    "way": each.way,
                     "captured_ms": _milliseconds(each.committed, each.captured),
                     "flushed_ms": _milliseconds(each.captured, each.flushed),
                     "job_ms": _milliseconds(each.flushed, each.computed),

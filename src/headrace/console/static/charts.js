@@ -5,7 +5,7 @@
  */
 
 import { h, update } from "./dom.js";
-import { count, ms, time } from "./format.js";
+import { count, counted, ms, time } from "./format.js";
 
 /** The hops of a change, in order, with how they are called. */
 export const HOPS = [
@@ -58,6 +58,8 @@ export function hopBar(hops, { legend = true } = {}) {
   );
 }
 
+const WAYS = { direct: " · computed directly", job: " · by a Spark job", both: " · in part by a Spark job" };
+
 let over = null;
 let width = 800;
 const resized = new ResizeObserver(([entry]) => {
@@ -78,6 +80,7 @@ export function batchChart(given) {
   const room = (width - left) / Math.max(40, all.length);
   const bar = Math.max(0.8, room > 5 ? room - 1.5 : room - 0.4);
   const shown = over == null ? null : all[over];
+  const first = width - all.length * room;
   const y = (value) => base - (Math.min(value, top) / top) * (base - 14);
   const pick = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -101,7 +104,7 @@ export function batchChart(given) {
       "figcaption",
       {},
       h("ul", { class: "hoplist" }, HOPS.map(([name, label, long]) => h("li", { title: long }, h("i", { class: name, "aria-hidden": "true" }), label, shown && h("b", {}, ` ${ms(shown[`${name}_ms`])}`)))),
-      h("p", { class: "muted small", "aria-live": "polite" }, shown ? `${time(shown.at, { millis: true })} · ${count(shown.changes)} changes · ${ms(shown.total)} in all` : `${count(all.length)} batches · median ${ms(at(0.5))} · 95 % within ${ms(at(0.95))}`),
+      h("p", { class: "muted small", "aria-live": "polite" }, shown ? `${time(shown.at, { millis: true })} · ${counted(shown.changes, "change")} · ${ms(shown.total)} in all${WAYS[shown.way] ?? ""}` : `${count(all.length)} batches · median ${ms(at(0.5))} · 95 % within ${ms(at(0.95))}`),
     ),
     h(
       "svg",
@@ -124,7 +127,7 @@ export function batchChart(given) {
           each.total > top && h("path", { class: "beyond", d: `M${(x + bar / 2 - 3).toFixed(1)} 11l3 -5 3 5z` }),
         );
       }),
-      all.length > 1 && h("text", { class: "axis", x: left, y: height - 4 }, time(all[0].at)),
+      width - first > 140 && h("text", { class: "axis", x: first, y: height - 4 }, time(all[0].at)),
       all.length > 1 && h("text", { class: "axis", x: width, y: height - 4, "text-anchor": "end" }, time(all.at(-1).at)),
     ),
   );

@@ -161,7 +161,7 @@ function planOf(each) {
   if (!plan) return loading("the plan");
   if (plan.error) return problem(plan.error, { title: "There is no plan to show", again: lookAtPlan });
   return [
-    tiles(tile("Way", plan.way, plan.jobs_only ? "always by a Spark job" : "small batches without a job"), tile("Last job", ms(plan.last_job_ms), `${counted(plan.jobs, "job")}, ${counted(plan.tasks, "task")}`), tile("Rows in", count(plan.rows_in), `${count(plan.rows_out)} out`)),
+    tiles(tile("Computed", plan.way === "direct" ? "directly" : "by a Spark job", plan.jobs_only ? "always" : "small batches directly, without a job"), tile("Last job", ms(plan.last_job_ms), `${counted(plan.jobs, "job")}, ${counted(plan.tasks, "task")}`), tile("Rows in", count(plan.rows_in), `${count(plan.rows_out)} out`)),
     panel("Plan", { note: `How the last batch of ${each.name} was computed`, tools: h("button", { class: "button small", type: "button", onclick: lookAtPlan }, icon("reload"), "Look again") }, h("pre", { class: "plan", tabindex: "0", "aria-label": "Plan" }, plan.plan || "The plan is there after the first batch.")),
   ];
 }

@@ -79,7 +79,7 @@ function draw() {
       banner(),
       h(
         "main",
-        { id: "main", tabindex: "-1", "data-view": place[0] },
+        { id: "main", tabindex: "-1", class: store.connection === "away" ? "stale" : null, "data-view": place[0] },
         view === onePipeline ? null : h("header", { class: "top" }, h("h1", { tabindex: "-1" }, title), h("div", { class: "tools" }, view.tools?.())),
         store.status || place[0] === "configuration" ? h("div", { class: "stack", key: at }, view.render()) : store.connection === "away" ? empty("bad", "The engine does not answer", store.trouble) : loading("the status"),
       ),

@@ -47,9 +47,9 @@ async function refusal(response) {
   return new RpcError({ ...fields, code, message }, response.status);
 }
 
-/** Ask for one answer. */
+/** Ask for one answer; a verb of another service is given with its path. */
 export async function call(verb, fields = {}, { seconds = 30 } = {}) {
-  const response = await post(PATH + verb, {
+  const response = await post(verb.startsWith("/") ? verb : PATH + verb, {
     headers: headers("application/json"),
     body: JSON.stringify(fields),
     signal: AbortSignal.timeout(seconds * 1000),

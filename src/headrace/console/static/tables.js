@@ -5,10 +5,12 @@
 import { h, update } from "./dom.js";
 import { count, counted, position, time, value } from "./format.js";
 import { icon } from "./icons.js";
-import { call, follow, stream } from "./rpc.js";
+import { call, follow } from "./rpc.js";
 import { pipelines, store } from "./store.js";
 import { empty, loading, panel, pill, problem } from "./ui.js";
 
+const LIST = "/headrace.v1.QueryService/ListRows";
+const LOADED = 500;
 const MOST = 2000;
 const PAGE = 50;
 const SHOWN = 40;
@@ -18,6 +20,9 @@ let name = "";
 let known = null;
 let trouble = null;
 let rows = null;
+/** Asks for the rows after those that are loaded; empty when there are none. */
+let token = "";
+let total = 0;
 let where = null;
 let by = "all";
 let given = [];
@@ -34,7 +39,7 @@ let sweep = 0;
 const readable = () => pipelines().filter((each) => each.target === "indexed-memory" || each.target.includes("fan"));
 const table = () => known?.tables.find((each) => each.table === name) ?? known?.tables[0];
 const keyOf = (row) => JSON.stringify(table().key.map((each) => row[each]));
-const byKey = (given) => new Map(given.map((row, at) => [table().key.length ? keyOf(row) : at, row]));
+const byKey = (given) => new Map(given.map((row) => [keyOf(row), row]));
 
 export const browser = {
   title: "Tables",
@@ -71,7 +76,7 @@ async function open() {
     const answer = await call("Tables", { pipeline });
     if (asked !== pipeline) return;
     known = answer;
-    if (table()) [name, sort] = [table().table, { column: table().key[0] ?? "", down: false }];
+    if (table()) name = table().table;
     if (known.readable && table()) live ? follow_() : await ask();
   } catch (error) {
     trouble = error;
@@ -85,12 +90,9 @@ async function ask() {
   trouble = null;
   try {
     if (by === "all") {
-      const collected = [];
-      for await (const each of stream("Rows", { ...of, limit: MOST }, AbortSignal.timeout(30_000))) {
-        if (each.position) where = each.position;
-        if (each.rows) collected.push(...each.rows);
-      }
-      rows = byKey(collected);
+      token = "";
+      const loaded = await list();
+      rows = byKey(loaded);
     } else {
       const values = fieldsOf().map((each, at) => (given[at] === "" || given[at] === undefined ? null : given[at]));
       const how = by === "key" ? { key: values } : by === "lookup" ? { lookup: values } : { index: by, values, limit: MOST };
@@ -101,6 +103,24 @@ async function ask() {
     trouble = error;
   }
   page = 0;
+  update();
+}
+
+/** Read the next rows. The order is the table's own, and the same for every page. */
+async function list() {
+  const answer = await call(LIST, { pipeline, table: name, pageSize: LOADED, pageToken: token, form: "ROW_FORM_JSON" });
+  [token, total, where] = [answer.nextPageToken, Number(answer.totalCount), answer.position];
+  const text = new TextDecoder().decode(Uint8Array.from(atob(answer.json), (each) => each.charCodeAt(0)));
+  return text ? JSON.parse(text) : [];
+}
+
+async function next(last) {
+  try {
+    if (page === last && token) for (const [key, row] of byKey(await list())) rows.set(key, row);
+    page += 1;
+  } catch (error) {
+    trouble = error;
+  }
   update();
 }
 
@@ -131,7 +151,7 @@ function found() {
   const last = Math.max(0, Math.ceil(shown.length / PAGE) - 1);
   page = Math.min(page, last);
   const numeric = (type) => /^(u?int|float|decimal|numeric)/.test(type);
-  const total = pipelines().find((each) => each.name === pipeline)?.tables.find((each) => each.table === name)?.rows;
+  const more = by === "all" && token;
   return h(
     "section",
     { class: "panel flush rows", "aria-label": `Rows of ${name}` },
@@ -150,8 +170,8 @@ function found() {
     h(
       "footer",
       {},
-      h("p", { class: "muted", role: "status" }, `${counted(shown.length, "row")}${filter ? ` of ${count(rows.size)}` : ""}${by === "all" && total > rows.size && rows.size >= MOST ? `: the first of ${count(total)}; find others by key or index` : ""}`, where && h("span", { title: where }, ` · as of ${position(where)}`)),
-      last > 0 && h("nav", { class: "pages", "aria-label": "Pages of rows" }, h("button", { class: "button small", type: "button", disabled: page === 0, onclick: () => ((page -= 1), update()) }, icon("left"), "Before"), h("span", {}, `${page + 1} / ${last + 1}`), h("button", { class: "button small", type: "button", disabled: page === last, onclick: () => ((page += 1), update()) }, "Next", icon("right"))),
+      h("p", { class: "muted", role: "status" }, more ? `${count(rows.size)} of ${count(total)} rows loaded${filter || sort.column ? `; ${filter ? `${count(shown.length)} match` : "sorted"} among these` : ""}` : `${counted(shown.length, "row")}${filter ? ` of ${count(rows.size)}` : ""}`, where && h("span", { title: where }, ` · as of ${position(where)}`)),
+      (last > 0 || more) && h("nav", { class: "pages", "aria-label": "Pages of rows" }, h("button", { class: "button small", type: "button", disabled: page === 0, onclick: () => ((page -= 1), update()) }, icon("left"), "Before"), h("span", {}, `${page + 1} / ${more ? Math.ceil(total / PAGE) : last + 1}`), h("button", { class: "button small", type: "button", disabled: page === last && !more, onclick: () => next(last) }, "Next", icon("right"))),
     ),
   );
 }
@@ -205,7 +225,7 @@ function take(each) {
   sweep ||= setTimeout(fade, 1700);
   if (rows && each.op === "truncate") rows.clear();
   else if (rows && !row) rows.delete(id);
-  else if (rows && (rows.has(id) || (by === "all" && rows.size < MOST))) rows.set(id, row);
+  else if (rows && (rows.has(id) || (by === "all" && !token))) rows.set(id, row);
   where = each.position;
   update();
 }

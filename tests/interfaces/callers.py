@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from headrace.api.handlers import ControlService
 from headrace.api.methods import METHODS, OAM
 from headrace.api.services import Caller, MessageStream, Services
 from headrace.engine.engine import Engine
+from tests.support.patience import patience
 
 LOCAL = Caller("local", "admin", "test")
 
@@ -46,13 +48,17 @@ class Asking:
         method = METHODS[f"/{OAM}/{name}"]
         assert method.request and method.response
         body = method.request(**fields).SerializeToString()
-        found = self.services.stream(method.path, body, self.caller)
-        try:
-            yield messages(found, method.response)
-        finally:
-            found.close()
+        with bounded(self.services.stream(method.path, body, self.caller)) as found:
+            yield (method.response.FromString(each) for each in found)
 
 
-def messages(stream: MessageStream, kind: Any) -> Iterator[Any]:
-    """Yield the messages of a stream."""
-    return (kind.FromString(each) for each in stream)
+@contextmanager
+def bounded(stream: MessageStream) -> Iterator[Iterator[bytes]]:
+    """Read a stream, which ends at the latest when a test has waited for long enough."""
+    end = threading.Timer(patience(), stream.close)
+    end.start()
+    try:
+        yield iter(stream)
+    finally:
+        end.cancel()
+        stream.close()

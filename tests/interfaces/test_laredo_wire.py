@@ -8,17 +8,18 @@ as its own client does it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from headrace.api.services import MessageStream, Services
+from headrace.api.services import Services
 from headrace.engine.engine import Engine
 from headrace.errors import BadRequest, HeadraceError, NotAvailable, NotConfirmed, UnknownPipeline
 from headrace.targets.memory import memory
-from tests.interfaces.callers import LOCAL, Asking
+from tests.interfaces.callers import LOCAL, Asking, bounded
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Market, await_seen, await_that
 
@@ -132,17 +133,11 @@ class Laredo:
         path = f"/laredo.v1.LaredoQueryService/{name}"
         return fields(self._services.call(path, b"".join(parts), LOCAL))
 
-    def stream(self, service: str, name: str, *parts: bytes) -> Generator[Fields, None, None]:
+    @contextmanager
+    def stream(self, service: str, name: str, *parts: bytes) -> Iterator[Iterator[Fields]]:
         path = f"/laredo.v1.{service}/{name}"
-        found = self._services.stream(path, b"".join(parts), LOCAL)
-        return _read(found)
-
-
-def _read(stream: MessageStream) -> Generator[Fields, None, None]:
-    try:
-        yield from map(fields, stream)
-    finally:
-        stream.close()
+        with bounded(self._services.stream(path, b"".join(parts), LOCAL)) as found:
+            yield map(fields, found)
 
 
 class Bench:
@@ -166,8 +161,18 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def laredo(bench: Bench) -> Laredo:
-    return Laredo(Asking(bench.engine).services)
+def services(bench: Bench) -> Services:
+    return Asking(bench.engine).services
+
+
+@pytest.fixture
+def laredo(bench: Bench, services: Services) -> Laredo:
+    """A client of an engine that is ready, whatever the test before has paused or reloaded."""
+    bench.engine.resume()
+    laredo = Laredo(services)
+    assert await_seen(lambda: number(laredo.oam("GetStatus"), 1) == STREAMING)
+    assert bench.engine.await_ready(PATIENCE)
+    return laredo
 
 
 ORDERS = field(1, "public") + field(2, "orders")
@@ -176,18 +181,19 @@ STREAMING, PAUSED = 3, 4
 
 @pytest.mark.meets("WIR-02")
 def test_the_status_of_the_engine(bench: Bench, laredo: Laredo) -> None:
-    assert bench.engine.await_ready(PATIENCE)
     found = laredo.oam("GetStatus")
     assert number(found, 1) == STREAMING
     (source,) = messages(found, 2)
     assert (text(source, 1), text(source, 2), number(source, 3)) == ("shop", "test", 1)
-    assert (text(source, 4), text(source, 5)) == ("total", "1:1")
+    assert (text(source, 4), text(source, 5)[:2]) == ("total", "1:")
     assert {1, 2, 3, 4, 5, 9} <= source.keys()
     (pipeline,) = messages(found, 3)
     assert (text(pipeline, 1), text(pipeline, 2)) == ("all", "shop")
     assert text(pipeline, 4) == "public.orders, public.items"
     assert (text(pipeline, 5), number(pipeline, 6)) == ("indexed-memory", STREAMING)
-    assert (number(pipeline, 7), number(pipeline, 8)) == (21, 1)
+    info = bench.engine.pipeline_info("all")
+    assert (number(pipeline, 7), number(pipeline, 8)) == (info.rows, info.counts.inserts)
+    assert number(pipeline, 8) > 0
     assert number(pipeline, 15) == 400_000
     for at in (4, 5):
         (moment,) = messages(found, at)
@@ -203,7 +209,7 @@ def test_the_status_of_a_table_and_of_a_pipeline(laredo: Laredo) -> None:
     indexes = messages(found, 2)
     assert [text(each, 1) for each in indexes] == ["", "", "by_status"]
     assert [text(indexes[2], 2), number(indexes[0], 3), number(indexes[2], 3)] == ["status", 1, 0]
-    assert number(indexes[2], 4) == 11
+    assert number(indexes[2], 4) == number(laredo.query("CountRows", ORDERS), 1)
     found = laredo.oam("GetPipelineStatus", field(1, "all"))
     (status,) = messages(found, 1)
     assert text(status, 1) == "all"
@@ -214,38 +220,38 @@ def test_the_status_of_a_table_and_of_a_pipeline(laredo: Laredo) -> None:
 
 @pytest.mark.meets("WIR-02")
 def test_a_watch_tells_rows_and_states(bench: Bench, laredo: Laredo) -> None:
-    stream = laredo.stream("LaredoOAMService", "WatchStatus", field(2, "all"))
-    bench.market.put("public.orders", 12)
-    found = next(each for each in stream if 4 in each)
-    (change,) = messages(found, 4)
-    assert (text(change, 1), text(change, 2), text(change, 3)) == ("all", "public", "orders")
-    assert (text(change, 4), 5 in change) == ("INSERT", True)
-    assert number(messages(found, 1)[0], 1) > 1_700_000_000
-    bench.engine.pause("all")
-    found = next(each for each in stream if 3 in each)
-    (state,) = messages(found, 3)
-    assert (text(state, 1), number(state, 2), number(state, 3)) == ("all", STREAMING, PAUSED)
-    stream.close()
-    bench.engine.resume("all")
+    with laredo.stream("LaredoOAMService", "WatchStatus", field(2, "all")) as stream:
+        bench.market.put("public.orders", 12)
+        found = next(each for each in stream if 4 in each)
+        (change,) = messages(found, 4)
+        assert (text(change, 1), text(change, 2), text(change, 3)) == ("all", "public", "orders")
+        assert (text(change, 4), 5 in change) == ("INSERT", True)
+        assert number(messages(found, 1)[0], 1) > 1_700_000_000
+        bench.engine.pause("all")
+        found = next(each for each in stream if 3 in each)
+        (state,) = messages(found, 3)
+        assert (text(state, 1), number(state, 2), number(state, 3)) == ("all", STREAMING, PAUSED)
 
 
 @pytest.mark.meets("WIR-02")
 def test_readiness_and_sources(bench: Bench, laredo: Laredo) -> None:
-    assert bench.engine.await_ready(PATIENCE)
     for asked in (b"", field(1, "shop"), field(2, "public.orders"), field(3, "all")):
         assert number(laredo.oam("CheckReady", asked), 1) == 1
     bench.engine.pause("all")
     found = laredo.oam("CheckReady")
     assert number(found, 1) == 0
-    assert text(found, 2).startswith("pipeline all: ")
-    bench.engine.resume("all")
+    assert any(
+        str(each, "utf-8").startswith("pipeline all: ")
+        for each in found[2]
+        if isinstance(each, bytes)
+    )
     (source,) = messages(laredo.oam("GetSourceInfo", field(1, "shop")), 1)
     assert (text(source, 1), text(source, 2), number(source, 3)) == ("shop", "test", 1)
     assert row(source, 9)["name"] == "shop"
 
 
 @pytest.mark.meets("WIR-02")
-def test_control(bench: Bench, laredo: Laredo) -> None:
+def test_control(laredo: Laredo) -> None:
     assert number(laredo.oam("PauseSync", field(1, "shop")), 1) == PAUSED
     assert number(laredo.oam("ResumeSync", field(1, "shop")), 1) != PAUSED
     found = laredo.oam("ReloadTable", field(1, "shop"), field(2, "public"), field(3, "orders"))
@@ -256,7 +262,6 @@ def test_control(bench: Bench, laredo: Laredo) -> None:
         laredo.oam("ResetSource", field(1, "shop"))
     with pytest.raises(HeadraceError, match="cannot be reset"):
         laredo.oam("ResetSource", field(1, "shop"), field(2, True), field(3, True))
-    assert bench.engine.await_ready(PATIENCE)
 
 
 @pytest.mark.meets("WIR-02")
@@ -325,8 +330,7 @@ def test_what_this_version_does_not_have_is_said(laredo: Laredo, name: str) -> N
 
 
 @pytest.mark.meets("QRY-01")
-def test_rows(bench: Bench, laredo: Laredo) -> None:
-    assert bench.engine.await_ready(PATIENCE)
+def test_rows(laredo: Laredo) -> None:
     expected = {"id": 1.0, "status": "paid", "version": 0.0}
     found = laredo.query("Lookup", ORDERS, field(4, a_number(1)))
     assert (number(found, 1), row(found, 2)) == (1, expected)
@@ -355,13 +359,12 @@ def test_rows(bench: Bench, laredo: Laredo) -> None:
 @pytest.mark.meets("QRY-02")
 def test_rows_that_are_there_and_changes_since(bench: Bench, laredo: Laredo) -> None:
     count = number(laredo.query("CountRows", ORDERS), 1)
-    stream = laredo.stream("LaredoQueryService", "Subscribe", ORDERS, field(3, True))
-    changes = (each for each in stream if text(each, 1))
-    present = [next(changes) for _ in range(count)]
-    assert {text(each, 1) for each in present} == {"INSERT"}
-    bench.market.put("public.orders", 1, status="late", version=9)
-    found = next(changes)
-    assert text(found, 1) == "UPDATE"
-    assert text(found, 2)
-    assert row(found, 6) == {"id": 1.0, "status": "late", "version": 9.0}
-    stream.close()
+    asked = (ORDERS, field(3, True))
+    with laredo.stream("LaredoQueryService", "Subscribe", *asked) as stream:
+        present = [next(stream) for _ in range(count)]
+        assert {text(each, 1) for each in present} == {"INSERT"}
+        bench.market.put("public.orders", 5, status="late", version=9)
+        found = next(stream)
+        assert text(found, 1) == "UPDATE"
+        assert text(found, 2)
+        assert row(found, 6) == {"id": 5.0, "status": "late", "version": 9.0}

@@ -35,7 +35,7 @@ from tests.interfaces.at_work import AtWork, at_work
 from tests.interfaces.callers import Asking
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
-from tests.support.shop import PATIENCE, Market, await_seen, await_that
+from tests.support.shop import PATIENCE, Market, await_seen
 
 WAIT = Duration(seconds=int(patience()) + 1)
 
@@ -64,7 +64,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         bench.market.put("public.orders", 11)
         bench.market.put("public.orders", 1, version=5)
         bench.market.source.emit_delete("public.orders", 2)
-        assert await_that(engine, lambda: engine.pipeline_info("both").counts.deletes == 1)
+        assert await_seen(lambda: sum(b.changes for b in engine.recent_batches("both")) == 3)
         yield bench
 
 
@@ -103,7 +103,7 @@ def test_the_status_has_the_engine_its_sources_and_its_pipelines(ask: Asking) ->
     )
     assert (status.phase, status.step, status.ready) == ("running", "", True)
     assert not status.HasField("spark_down")
-    assert [each.name for each in status.observers] == ["NullObserver", "events for clients"]
+    assert [each.name for each in status.observers[:2]] == ["NullObserver", "events for clients"]
     assert status.observers[0].delivered > 0
     assert status.observers[0].dropped == 0
     assert [(each.name, each.ok) for each in status.health] == [
@@ -246,21 +246,19 @@ def test_a_batch_has_the_way_in_which_its_tables_were_computed(tmp_path: Path) -
     both = market.pipeline(memory(), "orders", "items", name="both")
     with market.engine(both, runner=HalfDirect()) as engine:
         assert engine.await_ready(PATIENCE)
-        ask = Asking(engine)
         ways: list[str] = []
-        changes = 0
         for tables in (["orders"], ["items"], ["orders", "items"]):
-            changes += len(tables)
             with market.source.transaction():
                 for table in tables:
                     market.source.emit_delete(table, len(ways) + 1)
-            assert await_that(engine, partial(_has_applied, engine, changes))
-            ways.append(ask("GetPipelineStatus", pipeline_id="both").batches[-1].way)
+            assert await_seen(partial(_has_batches, engine, len(ways) + 1))
+            (last,) = Asking(engine)("GetPipelineStatus", pipeline_id="both", batches=1).batches
+            ways.append(last.way)
         assert ways == ["direct", "job", "both"]
 
 
-def _has_applied(engine: Engine, changes: int) -> bool:
-    return engine.pipeline_info("both").changes == changes
+def _has_batches(engine: Engine, count: int) -> bool:
+    return len(engine.recent_batches("both")) == count
 
 
 @pytest.mark.meets("OAM-06")

@@ -374,6 +374,7 @@ def test_the_server_answers_to_its_own_names(settings: dict[str, Any], host: str
         ({}, "127.0.0.1@evil.example.com"),
         ({}, "[::1"),
         (OPEN, "evil.example.com"),
+        (GUARDED, "x" * 301),
         (OPEN, ""),
     ],
 )

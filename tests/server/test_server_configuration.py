@@ -99,6 +99,12 @@ def test_a_token_by_reference_becomes_its_hash(monkeypatch: pytest.MonkeyPatch) 
     assert TOKEN not in repr(found)
 
 
+def test_a_check_needs_no_token_that_is_only_referred_to() -> None:
+    section = 'server.tokens.ci { role = read, token_ref = "env:NOT_SET" }'
+    Path("headrace.conf").write_text(SOURCE + section)
+    assert exit_code(["validate", "--offline"]) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -45,6 +45,7 @@ from tests.server.serving import (
     messages,
     served,
 )
+from tests.support.children import python
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
@@ -250,6 +251,18 @@ def test_what_is_not_http_is_refused_and_fills_no_log(here: Served) -> None:
             assert connection.recv(65536).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
     assert here.ask("Status")
     assert log_of(here.shop.data) == before
+
+
+def test_a_child_may_open_as_many_files_as_it_has_connections() -> None:
+    program = """
+import resource
+from headrace.server.child import _allow_files
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+_allow_files(500)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(1_256, hard))
+"""
+    assert python("-c", program, check=True).stdout == "True\n"
 
 
 def test_a_mistake_in_the_supervision_is_not_its_end(

@@ -49,6 +49,14 @@ class Caller:
         if not self.sees(table):
             raise Forbidden(f"The token {self.name} has no right to {table}", table=table)
 
+    def check_events(self) -> None:
+        """Raise `Forbidden` if it may not see events, which are of all tables."""
+        if self.tables:
+            raise Forbidden(
+                f"Events are of all tables, and the token {self.name} has a right to some only",
+                remedy="Use a token without tables.",
+            )
+
 
 class MessageStream(Protocol):
     """A sequence of answers as bytes; `close`, from any thread, ends it."""
@@ -115,6 +123,8 @@ class Services:
         if method is None:
             raise NotAvailable(f"There is no call {path}", path=path)
         method.check(caller.role)
+        if method.name in _SHOW_EVENTS:
+            caller.check_events()
         if method.part:
             raise method.missing()
         if method.streams is not streams:
@@ -141,6 +151,8 @@ class Services:
             )
         caller.check_table(table)
 
+
+_SHOW_EVENTS = frozenset({"ListEvents", "WatchEvents", "Events"})
 
 _OF_TARGETS = frozenset({"Query", "Rows", "Watch"})
 """Verbs of `ControlService` that show rows of a target."""

@@ -134,14 +134,14 @@ class Application:
         assert scope["type"] == "http"
         request = HttpRequest(scope, receive, send, self._limits.stalled_seconds)
         try:
-            request.headers = request_headers(scope["headers"])
-            await self._answer(request)
-        except HeadraceError as error:
-            why = failure(error)
-            if isinstance(error, Unauthenticated | Forbidden):
-                about = request.method or f"{scope['method']} {scope['path'][:100]}"
-                self._link.audit(about, error.code, request.caller, request.address)
-            await request.fail(why)
+            try:
+                request.headers = request_headers(scope["headers"])
+                await self._answer(request)
+            except HeadraceError as error:
+                if isinstance(error, Unauthenticated | Forbidden):
+                    about = request.method or f"{scope['method']} {scope['path'][:100]}"
+                    self._link.audit(about, error.code, request.caller, request.address)
+                await request.fail(failure(error))
         except StalledReader:
             # Its reader takes nothing: a polite end would wait for it.
             self._link.stalled += 1
@@ -383,12 +383,7 @@ class Application:
 
     async def _events(self, request: HttpRequest) -> None:
         caller = self._caller(request)
-        if caller.tables:
-            # Events name tables, and a list of rights for them would have to be kept everywhere.
-            raise BadRequest(
-                "Events are of all tables, and this token is for some",
-                remedy="Use a token without tables.",
-            )
+        caller.check_events()
         events = self._link.events
         place = events.place(request.headers.get("last-event-id"))
         await request.start(200, "text/event-stream", [(b"cache-control", b"no-store")])

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -82,6 +83,7 @@ class _Child:
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         limits = self._settings.limits
+        _allow_files(limits.connections)
         self._link = EngineLink(limits, hello.server, self._leave, self._changed.set, self._renewed)
         self._files = None if self._settings.tls is None else TlsFiles(self._settings.tls)
         self._grpc = GrpcServer(self._link, self._gate, self._settings, self._files)
@@ -123,7 +125,8 @@ class _Child:
         self._link.end()
         self._link.events.finish()
         self._server.should_exit = True
-        await asyncio.gather(serving, self._grpc.stop(LEAVING_SECONDS / 2), return_exceptions=True)
+        stopping = asyncio.ensure_future(self._grpc.stop(LEAVING_SECONDS / 2))
+        await asyncio.wait((serving, stopping))
 
     def _leave(self) -> None:
         self._over.set()
@@ -178,6 +181,16 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     # What callers do must not fill the log: a handshake that fails, a connection that breaks.
     if not isinstance(context.get("exception"), OSError):
         loop.default_exception_handler(context)
+
+
+def _allow_files(connections: int) -> None:
+    """Raise the limit of open files, which is often 1,024, to what the connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + 256  # gRPC has as many again
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _HttpServer(uvicorn.Server):

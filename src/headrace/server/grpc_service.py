@@ -66,6 +66,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", limits.largest_request),
                 ("grpc.max_metadata_size", limits.largest_head),
+                ("grpc.max_concurrent_streams", limits.streams_per_token),
                 ("grpc.absolute_max_metadata_size", limits.largest_head),
                 ("grpc.max_concurrent_streams", limits.open_requests),
                 ("grpc.server_handshake_timeout_ms", int(limits.head_seconds * 1000)),
@@ -78,7 +79,6 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
-        await self.set_ready(False)  # a service that is not set is not known
         host = self._settings.host
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from google.protobuf import json_format
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.api import connect
 from headrace.errors import BadRequest, LimitReached, RequestTimeout
@@ -66,6 +66,7 @@ class AbortableProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head = 0
         self._in_head = True
+        self._answered: RequestResponseCycle | None = None
         self._in_body = False
         self._body_ticks = self._unsent = self._quiet_ticks = 0
         self._certificate: tuple[str | None] | None = None
@@ -116,7 +117,8 @@ class AbortableProtocol(HttpToolsProtocol):
             # The application has a limit for a body that it reads, and says so to the caller.
             # This one is for a body that nobody reads, because its request was refused.
             self._body_ticks += 1
-            if self._body_ticks > 2 * self.limits.body_seconds:
+            # The first tick may have come just after the headers.
+            if self._body_ticks - 1 > 2 * self.limits.body_seconds:
                 self.abort()
         unsent = self.transport.get_write_buffer_size()
         quiet = 0 < self._unsent <= unsent
@@ -137,7 +139,24 @@ class AbortableProtocol(HttpToolsProtocol):
 
     def abort(self) -> None:
         """End the connection at once."""
+        self._leave()
         self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, and close."""
+        self._leave()
+        super().send_400_response(msg)
+
+    def _leave(self) -> None:
+        """Let the answer that is being written end: the connection is closed before it is."""
+        self.pipeline.clear()
+        if self._answered is not None:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def certificate(self) -> str | None:
@@ -190,7 +209,11 @@ class HttpRequest:
     async def body(self, most: int, seconds: float) -> bytes:
         """Return the body; raises `LimitReached` and `RequestTimeout`."""
         if self.connection.is_whole:
-            found: bytes = (await self._receive())["body"]
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                # What followed the request was none, and has ended the connection.
+                raise _left()
+            found: bytes = message["body"]
             if len(found) > most:
                 raise LimitReached(f"A request may have {most} bytes", most=most)
             return found
@@ -203,7 +226,7 @@ class HttpRequest:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
-                        raise RequestTimeout("The caller left before it had sent its request")
+                        raise _left()
                     data += message["body"]
                     if len(data) > most:
                         raise LimitReached(f"A request may have {most} bytes", most=most)
@@ -263,6 +286,10 @@ class HttpRequest:
         elif not self._started:
             headers = [(b"www-authenticate", b"Bearer")] if why.status == 401 else []
             await self.answer(why.status, why.error, headers=headers)
+
+
+def _left() -> RequestTimeout:
+    return RequestTimeout("The caller left before its request was read")
 
 
 # --- the forms of messages ------------------------------------------------------------------------

@@ -142,7 +142,9 @@ class EngineLink:
 
     def end(self) -> None:
         """End all that waits, because the engine is gone or going."""
-        reason = "The engine has ended" if self.draining is None else self.draining.reason
+        reason = "The server ended before it answered"
+        if self.draining is not None:
+            reason = self.draining.reason
         self._end_all(failure(NoEngine(reason, remedy="Try again in a moment.")))
 
     def _end_all(self, why: CallFailure) -> None:

@@ -39,6 +39,9 @@ MOST_SESSIONS = 1_000
 
 _ONCE = ("authorization", "host", "origin", "sec-fetch-site")
 
+_LONGEST_HOST = 300
+"""In characters; a name has at most 253."""
+
 _PROXIED = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers that a proxy adds: the caller is not the process that connected."""
 
@@ -241,7 +244,7 @@ class Gate:
         The arguments are the headers Host, Origin and Sec-Fetch-Site. `page` says that a page
         without data is asked for, which a link on another site may lead to.
         """
-        if host is None or not self._is_name(_host_in(host)):
+        if host is None or len(host) > _LONGEST_HOST or not self._is_name(_host_in(host)):
             raise Forbidden(
                 "The server was called by a name that is not its own",
                 remedy="Call it by its address, or add the name to server.hosts.",

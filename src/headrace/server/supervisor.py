@@ -71,8 +71,8 @@ QUIET_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """One that was silent for so long is ended."""
 
-START_SECONDS = 30.0
-"""The same for one that starts."""
+START_SECONDS = 120.0
+"""The same for one that starts: on a busy machine its imports alone may take some of them."""
 
 LEAVE_SECONDS = 3.0
 """How long a child may take to end the streams of its readers."""
@@ -201,10 +201,8 @@ class Supervisor:
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
-        for target in (self._run, self._report_health):
-            thread = threading.Thread(
-                target=target, name=f"headrace-server{target.__name__}", daemon=True
-            )
+        for target, name in ((self._run, "run"), (self._report_health, "health")):
+            thread = threading.Thread(target=target, name=f"headrace-server-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,7 +214,12 @@ def test_a_long_backlog_is_drained_whole_and_in_order(slots: Slots, direct: bool
     rows = [message for message in found if message[:1] == b"I"]
     digits = [bytes(row[13 : row.index(b"t", 13)]) for row in rows]
     assert [int(text) for text in digits] == list(range(100, 100_100))
-    ends = [commit_end([message]) for message in found if is_commit(message)]
+    ends = [
+        commit_end([message])
+        for before, message in pairwise(found)
+        # PostgreSQL 14 also sends transactions without rows: those of its own maintenance.
+        if is_commit(message) and before[:1] != b"B"
+    ]
     assert len(ends) == 1000
     assert ends == sorted(set(ends))
 

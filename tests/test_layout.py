@@ -41,6 +41,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "capture.postgres.copy.plan": "a copy in parts or one that waits, next to those who read it",
     "capture.sqlite.arrow_rows": "Arrow, which the library, with the same neighbours, does without",
     "capture.sqlite.definition": _LIGHT,
+    "corrections.overlay": "what a pipeline reads, next to the journal that it reads from",
     "cli.cluster": _VERB,
     "cli.config": _VERB,
     "cli.demo.command": _VERB,

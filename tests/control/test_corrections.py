@@ -308,6 +308,45 @@ def test_a_correction_whose_dead_letters_were_not_resolved_is_completed(
         assert engine.dead_letters() == ()
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+def test_a_pipeline_of_changes_alone_replays_its_dead_letters(
+    market: Market, durable: bool
+) -> None:
+    orders, scripted, runner = memory(), ScriptedTarget(), Runner("bad")
+    target = scripted if durable else orders
+
+    def seen(key: int) -> object:
+        if durable:
+            return scripted.rows("orders").get((key,), {}).get("status")
+        return status(orders, key)
+
+    engine = market.engine(market.pipeline(target, mode="changes"), runner=runner)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 2, status="bad")
+        market.put("orders", 3, status="sent")
+        assert await_that(engine, lambda: seen(3) == "sent")
+        (letter,) = engine.dead_letters()
+        (outcome,) = engine.edit_dead_letter("orders", letter.position, {"status": "mended"})
+        assert (outcome.outcome, seen(2)) == ("applied", "mended")
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: seen(2) == "mended")
+        assert engine.dead_letters() == ()
+
+
+def test_a_pipeline_in_mode_baseline_refuses_a_replay(market: Market) -> None:
+    orders, runner = memory(), Runner("bad")
+    market.put("orders", 2, status="bad")
+    pipeline = market.pipeline(orders, mode="baseline")
+    with market.engine(pipeline, runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: len(engine.dead_letters()) == 1)
+        with pytest.raises(CannotReplay, match="mode baseline"):
+            engine.replay_dead_letters("orders")
+        assert len(engine.dead_letters()) == 1
+
+
 @pytest.mark.meets("R19", "R27")
 def test_the_log_of_a_table_with_corrections_is_kept_from_where_progress_was_stored(
     market: Market,

@@ -229,8 +229,7 @@ class Correction:
     changed: dict[bytes, Position] = field(default_factory=dict)
     """From where on something newer decides about the rows of these keys."""
 
-    holds: dict[bytes, Position] = field(default_factory=dict)
-    """From where on keys are held up to it, if the log is read again."""
+    _holds: dict[bytes, Position] | None = None
 
     @property
     def number(self) -> int:
@@ -245,6 +244,17 @@ class Correction:
     def counts(self) -> bool:
         """Whether it is delivered when the log is read again."""
         return self.ended in (None, "changed")
+
+    @property
+    def holds(self) -> Mapping[bytes, Position]:
+        """From where on keys are held up to it, if the log is read again."""
+        if self._holds is None:
+            self._holds = {}
+            for settled in self.record.settles:
+                begins = before_corrections(Position.parse(settled.position))
+                for key in settled.keys:
+                    self._holds[key] = min(begins, self._holds.get(key, begins))
+        return self._holds
 
     def changes(self) -> Iterator[TableChanges]:
         """Yield its changes, in the shape of a segment, with the schema they were captured with."""
@@ -284,7 +294,7 @@ class Correction:
         self.ended = reason
         if reason != "changed":
             self.record = msgspec.structs.replace(self.record, keys=(), settles=())
-            self.changed, self.holds = {}, {}
+            self.changed, self._holds = {}, None
 
 
 class Journal:
@@ -710,10 +720,6 @@ class Journal:
         number = record.number
         correction = as_correction(record)
         correction.record, correction.read = _lean(record), lambda: self._correction(number)
-        for settled in record.settles:
-            begins = before_corrections(Position.parse(settled.position))
-            for key in settled.keys:
-                correction.holds[key] = min(begins, correction.holds.get(key, begins))
         return correction
 
     def _add(self, new: Correction) -> None:

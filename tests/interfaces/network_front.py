@@ -143,7 +143,7 @@ def answering(data: bytes) -> Iterator[str]:
 
 def service_of(**verbs: Callable[[Mapping[str, Any]], Any]) -> Any:
     """Return a service with these verbs, of no engine."""
-    return SimpleNamespace(unary=verbs, streams={})
+    return SimpleNamespace(unary=verbs, streams={}, audited=lambda *_: None)
 
 
 def served_with(files: Files, clients: Path | None = None) -> ssl.SSLContext:

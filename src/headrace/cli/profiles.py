@@ -3,7 +3,7 @@ Profiles: engines on the network under names of your own, in `~/.config/headrace
 
 ```
 production {
-  address = "https://headrace.example.com:4080"
+  address = "https://cdc.example.com:4080"
   token = "file:~/.config/headrace/production.token"
   ca = "authority.pem"
 }
@@ -134,7 +134,7 @@ class _AddressText:
         from headrace.api.address import Address
         from headrace.config.schema import Text
 
-        text = Text("https://headrace.example.com:4080").read(node, at, problems)
+        text = Text("https://cdc.example.com:4080").read(node, at, problems)
         try:
             return str(Address.parse(text)) if text else ""
         except BadAddress as error:

@@ -66,7 +66,9 @@ class Front:
     def __init__(self) -> None:
         self.targets: dict[str, IndexedMemory] = {}
         self.lineage = "the first history"
-        engine: Any = SimpleNamespace(readable_targets=self._readable, target=self._target)
+        engine: Any = SimpleNamespace(
+            readable_targets=self._readable, target=self._target, observe=lambda *_: None
+        )
         self.control = ControlService(engine)
         self.services = Services(engine, self.control)
         self._commit = 0

@@ -5,8 +5,54 @@ from __future__ import annotations
 from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
 CORRECTIONS = "tests/control/test_corrections.py"
+TTL = "tests/control/test_ttl.py"
 
 OF_ROWS = (
+    Mutation(
+        "rows that have expired come back when a table is rebuilt",
+        "runtime/delivery.py",
+        "            self.expiry.recall(store.expired_upto(self.name))\n",
+        "            pass\n",
+        test=(
+            f"{TTL}::test_expired_rows_do_not_come_back_when_the_table_is_rebuilt"
+            "_with_a_clock_set_back"
+        ),
+    ),
+    Mutation(
+        "rows that have expired come back by a reload",
+        "runtime/target_load.py",
+        "                self._delivery.expire_loaded(member, load, at)\n",
+        "",
+        test=f"{TTL}::test_expired_rows_do_not_come_back_by_a_reload",
+    ),
+    Mutation(
+        "rows expire by a watermark that is not stored",
+        "corrections/expiry.py",
+        "        self._store(upto)\n",
+        "",
+        test=f"{TTL}::test_what_has_expired_is_stored_before_a_row_is_deleted",
+    ),
+    Mutation(
+        "a row is deleted that was refreshed before its old time had passed",
+        "corrections/expiry.py",
+        "    return Position(position.epoch, position.commit, max(",
+        "    return Position(position.epoch, position.commit + 1, max(",
+        test=f"{TTL}::test_a_row_that_gets_a_later_time_stays",
+    ),
+    Mutation(
+        "a scan takes the place of a correction that comes next",
+        "runtime/delivery.py",
+        "            and self.journal.next(lineage, (member.table,), reached, end, None) is None\n",
+        "",
+        test=f"{TTL}::test_a_scan_waits_for_a_correction_that_stands_where_it_would",
+    ),
+    Mutation(
+        "a row that has expired before it arrives is shown",
+        "corrections/expiry.py",
+        "        if not gone.any():\n            return rows\n        mask",
+        "        if gone is not None:\n            return rows\n        mask",
+        test=f"{TTL}::test_a_row_that_has_expired_is_not_shown_when_it_arrives",
+    ),
     Mutation(
         "a direct batch computes the rows that wait for a dead letter",
         "pipeline/job.py",

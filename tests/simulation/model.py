@@ -158,13 +158,13 @@ class Replay:
             self._apply(change)
         self.corrected_keys |= made.keys - self.held
 
-    def shown(self) -> dict[object, dict[str, object]]:
-        """Return what readers must see."""
-        return self.flow.expected(self.rows)
+    def shown(self, upto: int = 0) -> dict[object, dict[str, object]]:
+        """Return what readers must see, as of a watermark."""
+        return self.flow.expected(self.rows, upto)
 
-    def agrees(self, found: Mapping[object, object]) -> bool:
+    def agrees(self, found: Mapping[object, object], upto: int = 0) -> bool:
         """Whether that is what readers must see; of doubtful rows either will do."""
-        wanted = self.shown()
+        wanted = self.shown(upto)
         keys = (found.keys() | wanted.keys()) - self.doubtful
         return all(found.get(key) == wanted.get(key) for key in keys)
 

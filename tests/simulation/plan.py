@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from random import Random
 
 from headrace.changelog.schema import TableName
@@ -93,6 +94,8 @@ class Flow:
 
     on_error: OnError
     names: tuple[tuple[str, str], ...]
+    scan: float = 0.0
+    """How often rows are looked for that have expired; 0: they never do."""
 
     @property
     def key(self) -> str:
@@ -125,12 +128,14 @@ class Flow:
         """Return whether a row cannot be computed."""
         return self.breaks and row["note"] == BAD and self.passes(row)
 
-    def expected(self, rows: Mapping[object, Row]) -> dict[object, dict[str, object]]:
-        """Return what the target must hold of these rows of the source."""
+    def expected(
+        self, rows: Mapping[object, Row], upto: int = 0
+    ) -> dict[object, dict[str, object]]:
+        """Return what the target must hold of these rows of the source, as of a watermark."""
         names = dict(self.names)
         found = {}
         for key, row in rows.items():
-            if not self.passes(row):
+            if not self.passes(row) or (self.scan and has_expired(row["note"], upto)):
                 continue
             found[key] = {
                 names.get(name, name): value
@@ -164,6 +169,9 @@ class Plan:
     inserts_replace: bool
     care: LogOptions | None
     """How the log is kept; None: all of it is."""
+
+    expires: bool = False
+    """Whether notes are times, at which rows of some pipelines expire."""
 
     @classmethod
     def of(cls, dice: Random) -> Plan:
@@ -209,6 +217,15 @@ class Plan:
             care=_care(dice),
         )
         return _with_many_corrections(plan, dice) if dice.random() < 0.1 else plan
+
+
+def has_expired(note: object, upto: int) -> bool:
+    """Return whether a note is a time, and not after a watermark in microseconds."""
+    try:
+        time = datetime.fromisoformat(str(note))
+    except ValueError:
+        return False
+    return round(time.timestamp() * 1_000_000) <= upto
 
 
 PLENTY = DeadLetters(max_per_batch=10_000, max_keys=10_000)

@@ -219,10 +219,11 @@ class Watch:
     def look_at(self, seat: Seat) -> None:
         """Compare what a target shows with what it must show there."""
         target, flow = seat.target, seat.flow
+        upto = seat.upto
         places = {table: (target.at(table), target.began[table]) for table in target.began}
-        if self._looked.get(id(seat)) == places:
+        if self._looked.get(id(seat)) == (places, upto):
             return
-        self._looked[id(seat)] = places
+        self._looked[id(seat)] = places, upto
         # Copies that do not follow the log stay where they are when one of them is renewed.
         if not flow.durable and flow.mode != "baseline":
             self._together(seat, {table: at for table, (at, _) in places.items()})
@@ -234,9 +235,10 @@ class Watch:
                 raise Violation(f"p{seat.number} has {table} from {began}, and {lost}")
             replay = self.replays.at(seat.number, flow, table, began, at.commit, at.ordinal)
             found = target.seen(table)
-            if not replay.agrees(found):
+            if not replay.agrees(found, upto):
+                was = replay.shown(upto)
                 raise Violation(
-                    f"p{seat.number} shows {table} at {at} as {found}, and it was {replay.shown()}"
+                    f"p{seat.number} shows {table} at {at} as {found}, and it was {was}"
                 )
 
     def _together(self, seat: Seat, places: dict[TableName, Position]) -> None:

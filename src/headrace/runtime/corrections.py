@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from headrace.changelog.change import Op, TableChanges
-from headrace.changelog.position import CHANGES_END, Position, before_corrections, in_log
+from headrace.changelog.position import Position, in_log
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.ledger import Selection
 from headrace.deadletters.letter import DeadLetter, rows_of_changes
@@ -211,15 +211,8 @@ class Corrections:
                 dead_letter.baseline is not None or dead_letter.position <= in_log(member.reached)
                 for dead_letter in dead_letters
             )
-            and self._at_a_commits_end(member)
+            and self._delivery.at_a_commits_end(member)
         )
-
-    def _at_a_commits_end(self, member: Member) -> bool:
-        """Whether a table has all changes of the commit that it has reached."""
-        reached = before_corrections(member.reached)
-        end = Position(reached.epoch, reached.commit, CHANGES_END)
-        log = self._delivery.source_log
-        return reached >= end or not log.changed_between(member.table, reached, end)
 
     def _changes(
         self, member: Member, dead_letters: Sequence[DeadLetter], request: ReplayRequest

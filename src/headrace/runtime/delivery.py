@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
@@ -43,6 +45,7 @@ from headrace.changelog.position import (
     before_corrections,
 )
 from headrace.changelog.reader import LogBatch, LogReader
+from headrace.corrections.expiry import Expiry, ExpiryWatermark, after, deletes
 from headrace.corrections.journal import (
     Correction,
     CorrectionRecord,
@@ -75,7 +78,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import limit_refused
-from headrace.pipeline.result import Failure
+from headrace.pipeline.result import Failure, result_schema
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
@@ -100,6 +103,8 @@ from headrace.storage.killpoints import (
 from headrace.storage.records import Records
 from headrace.targets.target import (
     Batch,
+    ListsLoaded,
+    ListsRows,
     Loading,
     TakesFrames,
 )
@@ -112,6 +117,14 @@ T = TypeVar("T")
 
 _ALL = 1 << 40
 """No limit: an intended batch is cut at the same position again."""
+
+_WAYS = {
+    (False, False): "",
+    (True, False): "direct",
+    (False, True): "job",
+    (True, True): "both",
+}
+"""How a batch was computed: whether some of its tables without a job, and some by a job."""
 
 
 class Delivery:
@@ -146,6 +159,8 @@ class Delivery:
         self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._checks: list[Callable[[], None]] = []
+        self.expiry = self._expiry_of(pipeline)
+        """The expiry watermark; None if its rows never expire."""
         self.corrected: Callable[[Position, Mapping[str, ComputedRows]], None] | None = None
         """Called with the position of a correction that the target has, and what was computed."""
         self._unfinished = False
@@ -165,6 +180,13 @@ class Delivery:
             check, keep = context.check_run, self._keep
             self._giving = FrameDelivery(name, pipeline.target, prepared, check, keep)
         self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
+
+    def _expiry_of(self, pipeline: Pipeline) -> Expiry | None:
+        context, ttl = self._context, pipeline.ttl
+        if ttl is None:
+            return None
+        store = partial(context.store.expire, self.name)
+        return Expiry(ttl.field, ttl.scan_seconds, store, context.clock, context.wall)
 
     @property
     def jobs(self) -> int:
@@ -207,6 +229,7 @@ class Delivery:
         began = context.clock()
         taking = [member for member in taking if member.table in batch.tables]
         received = self._received(taking, batch)
+        before = self.direct, self.jobs
         if self.intends:
             self._intend(start, batch)
         self._note_overrides(taking, batch)
@@ -237,10 +260,18 @@ class Delivery:
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
-        self.report.batch_seconds.observe(context.clock() - began)
+        seconds = context.clock() - began
+        self.report.batch_seconds.observe(seconds)
         times = None if batch.corrects else context.flush_times(batch.entries[1])
         if times is not None:
-            self.report.hop(batch.begun / 1_000_000, *times, computed_at)
+            self.report.hop(
+                batch.begun / 1_000_000,
+                *times,
+                computed_at,
+                changes=batch.rows,
+                seconds=seconds,
+                way=_WAYS[self.direct > before[0], self.jobs > before[1]],
+            )
 
     def _received(
         self, taking: Sequence[Member], batch: LogBatch, *, catching_up: bool = False
@@ -261,7 +292,13 @@ class Delivery:
         """Return one table's share of a batch, computed or staged."""
         if self._staging is not None and self._stages(batch.files_of(member.table)):
             return self._stage(member, batch)
-        return self._jobs.changes(member, batch, self._held(member, batch))
+        return self._unexpired(member, self._jobs.changes(member, batch, self._held(member, batch)))
+
+    def _unexpired(self, member: Member, computed: ComputedRows) -> ComputedRows:
+        """Return a table's share of a batch with a delete for each row that has expired."""
+        if self.expiry is None:
+            return computed
+        return replace(computed, rows=self.expiry.mark.applied(computed.rows, member.output))
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         batch_id = f"{self.name}/{batch.first}/{batch.last}"
@@ -367,6 +404,8 @@ class Delivery:
         """Read the intent of the previous run."""
         store = self._context.store
         self._intent = store.intent(self.name)
+        if self.expiry is not None:
+            self.expiry.recall(store.expired_upto(self.name))
         self.counters.recall(store.counts(self.name))
         store.count_with(self.counters)
         self._open_journal()
@@ -658,6 +697,88 @@ class Delivery:
             with suppress(StorageError):  # they are of no use to anybody
                 self.log.tidy()
 
+    # -- rows that expire -------------------------------------------------------------
+
+    def may_insert(self, member: Member) -> bool:
+        """
+        Whether deletes of the pipeline's own can stand where a table is now.
+
+        Not between two attempts of a batch: the target may have it already. Not within a commit,
+        nor before a correction that stands after the same commit, and comes next.
+        """
+        reached, lineage = member.reached, self.source_log.lineage or ""
+        end = Position(reached.epoch, reached.commit, MAX_ORDINAL)
+        return (
+            self.settled_at(reached)
+            and self.at_a_commits_end(member)
+            and self.journal.next(lineage, (member.table,), reached, end, None) is None
+        )
+
+    def at_a_commits_end(self, member: Member) -> bool:
+        """Whether a table has all changes of the commit that it has reached."""
+        reached = before_corrections(member.reached)
+        end = Position(reached.epoch, reached.commit, CHANGES_END)
+        return reached >= end or not self.source_log.changed_between(member.table, reached, end)
+
+    def expire(self, members: Sequence[Member]) -> bool:
+        """
+        Delete the rows of these tables that have expired; return whether there were any.
+
+        The deletes of tables that are at one position are one batch. It needs no journal: if it is
+        lost with this process, the rows of the table that is built next are compared with the
+        watermark, which is stored.
+        """
+        assert self.expiry is not None
+        if (mark := self.expiry.begin()) is None:
+            return False
+        together: dict[Position | str, list[Member]] = {}
+        for member in members:
+            # One that has to be loaded again may still be seen, at a position of its own.
+            together.setdefault(member.reached if member.shown else member.table, []).append(member)
+        counts: dict[str, tuple[int, Position]] = {}
+        for group in together.values():
+            at = after(group[0].reached)
+            found = {member.table: self._deletes(member, mark, at) for member in group}
+            if not any(each.rows.num_rows for each in found.values()):
+                continue
+            self._context.check_run()
+            self._target.write(self._own_batch(at, found))
+            for member in group:
+                member.reached = at
+                if rows := found[member.table].rows.num_rows:
+                    counts[member.table] = (rows, at)
+        self.expiry.done(mark)
+        for table, (rows, at) in counts.items():
+            self.report.expired(table, rows, at)
+        return bool(counts)
+
+    def expire_loaded(self, member: Member, load: Load, at: Position) -> None:
+        """Delete rows that have expired since they were loaded, before readers see the table."""
+        if self.expiry is None:
+            return
+        assert isinstance(load.loading, ListsLoaded)
+        mark = self.expiry.mark
+        found = mark.expired(load.loading.list_rows(mark.columns(member.output)))
+        if found.num_rows:
+            at = after(max(at, load.reached))
+            computed = ComputedRows(deletes(found, at, mark.upto, member.nothing.schema))
+            load.loading.catch_up(self._own_batch(at, {member.table: computed}))
+
+    def _deletes(self, member: Member, mark: ExpiryWatermark, at: Position) -> ComputedRows:
+        """Return the deletes of rows at the target that have expired by a watermark."""
+        assert isinstance(self._target, ListsRows)
+        # Not the member's columns: a table whose columns changed is seen as it was until it is
+        # loaded again.
+        columns = self._target.columns_shown(member.table)
+        shape = result_schema(columns)
+        if mark.field not in columns.names:
+            return ComputedRows(shape.empty_table())
+        found = mark.expired(self._target.list_rows(member.table, mark.columns(columns)))
+        return ComputedRows(deletes(found, at, mark.upto, shape))
+
+    def _own_batch(self, at: Position, computed: dict[str, ComputedRows]) -> Batch:
+        return target_batch(f"{self.name}/{at}/{at}", at.epoch, at, at, computed)
+
     # -- baselines --------------------------------------------------------------------
 
     def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
@@ -679,9 +800,10 @@ class Delivery:
         taken = 0
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
-            refused += self._load_rows(member, baseline, loading, loaded.rows, len(refused))
+            rows = loaded.rows if self.expiry is None else self.expiry.mark.unexpired(loaded.rows)
+            refused += self._load_rows(member, baseline, loading, rows, len(refused))
             failures += loaded.failures
-            taken += loaded.rows.num_rows
+            taken += rows.num_rows
             self.report.loaded(baseline, taken - len(refused))
         self._keep_of_baseline(baseline, [*failures, *refused], first)
         self.report.baseline(baseline)
@@ -714,6 +836,7 @@ class Delivery:
         # A correction at F itself is not in the rows: it was made after the copy was.
         since = ORIGIN if batch.corrects else load.first
         computed = self._jobs.changes(member, batch, held, since, window)
+        computed = self._unexpired(member, computed)
         loaded = self.copy_of(member.table, load)
         self._keep(self.dead_letters.not_emptied(computed.dead_letters), loaded)
         self._clear_truncated(batch, {member.table: computed})

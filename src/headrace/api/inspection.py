@@ -109,6 +109,7 @@ class Inspection:
                 {
                     "at": round(each.applied, 3),
                     "changes": each.changes,
+                    "way": each.way,
                     "captured_ms": _milliseconds(each.committed, each.captured),
                     "flushed_ms": _milliseconds(each.captured, each.flushed),
                     "job_ms": _milliseconds(each.flushed, each.computed),
@@ -285,12 +286,15 @@ class _EventStream:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         # At once, so that a reader knows that it is connected.
         yield {"newest": self._memory.newest}
+        follows = False
         while not self._closed:
             for number, event in self._memory.after(self._number, lambda: self._closed):
-                if number > self._number + 1 and self._number:
+                # What was forgotten before it followed is not missing.
+                if follows and number > self._number + 1:
                     yield {"skipped": number - self._number - 1}
                 self._number = number
                 yield event_fields(number, event)
+            follows = True
 
     def close(self) -> None:
         self._closed = True

@@ -185,6 +185,7 @@ class Exchange:
         self.certificate: str | None = None
         self.is_whole = not part
         self.abort = self.aborted.set
+        self._when_lost: Callable[[], object] | None = None
         scope["extensions"] = {"connection": self}
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
 
@@ -211,9 +212,18 @@ class Exchange:
     def is_free(self) -> bool:
         return self.takes.is_set()
 
+    @property
+    def is_lost(self) -> bool:
+        return self._left.is_set()
+
+    def when_lost(self, call: Callable[[], object] | None) -> None:
+        self._when_lost = call
+
     def leave(self) -> None:
         """Be a reader who leaves."""
         self._left.set()
+        if self._when_lost is not None:
+            self._when_lost()
 
     @property
     def json(self) -> Any:

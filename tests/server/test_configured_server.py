@@ -74,13 +74,19 @@ def test_run_serves_the_section_and_prints_the_address(
         capsys.readouterr()
         assert main.exit_code(["status"]) == 0
         assert f"serving on {shown['http']}" in capsys.readouterr().out
+        # So are those of the local socket, in the audit log.
+        assert main.exit_code(["pause", "orders"]) == 0
+        assert main.exit_code(["resume", "none"]) == 2
         code, _, err = run.ended()
     assert (code, err) == (0, "")
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{shown['http']}/health/live")
     audit = tmp_path / "data" / "logs" / "audit.log"
-    assert [json.loads(line)["method"] for line in audit.read_text().splitlines()] == [
-        "ControlService/Apply"
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(each["method"], each["address"], each["outcome"]) for each in lines] == [
+        ("ControlService/Apply", "127.0.0.1", "ok"),
+        ("ControlService/Pause", "local socket", "ok"),
+        ("ControlService/Resume", "local socket", "control.unknown_pipeline"),
     ]
     shop.close()
 

@@ -282,6 +282,24 @@ def test_a_mistake_in_the_supervision_is_not_its_end(
         assert found.ask("Status")["server"]["state"] == "serving"
 
 
+def test_a_caller_who_leaves_is_not_waited_for(here: Served, services: Any) -> None:
+    go_on = threading.Event()
+
+    def waits(request: Message, caller: Any) -> Message:
+        go_on.wait(patience())
+        return oam_pb2.ListTablesResponse()
+
+    services._unary[f"{OAM}ListTables"] = waits
+    before = log_of(here.shop.data)
+    with httpx.Client(base_url=here.server.info.http) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(f"{OAM}ListTables", json={}, timeout=0.5)
+        client.close()
+    assert await_seen(lambda: here.ask("Status")["server"]["requests"] == 0)
+    go_on.set()
+    assert log_of(here.shop.data) == before
+
+
 # -- a child that dies, hangs, or cannot serve ----------------------------------------------
 
 

@@ -206,6 +206,8 @@ class ControlService:
         self.phase = phase
         self.step = ""
         self.server: Callable[[], Mapping[str, Any]] | None = None
+        self.audited: Callable[[str, bytes, str], None] = lambda verb, body, outcome: None
+        """Records a verb from the local socket, with its request and `ok` or an error's code."""
         """Returns what a status says of the engine's server, if it has one."""
 
         self.rates = Rates(lambda: ((info.name, info.changes) for info in self.pipelines()))

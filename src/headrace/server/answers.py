@@ -2,7 +2,7 @@
 The engine's side of requests: it answers what the child asks.
 
 A lookup is answered at once, on the thread that received it, and all answers of one turn go back in
-one write. Other reads wait for one of a few threads. What changes something may wait for a minute,
+one write. Other reads have a few threads. What changes something may wait for a minute,
 so each such request has a thread of its own, and none delays a read.
 
 A stream has a thread, too. It sends no more than `WINDOW` bytes that its reader has not taken: a
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-READERS = 4
-"""Threads for requests that only read."""
+MOST_READERS = 16
+"""Threads for requests that only read; there are as many as were needed at a time."""
 
 MOST_CHANGES = 32
 """Requests that change something, at the same time."""
@@ -79,8 +79,7 @@ class Answers:
         self._bulk = bulk
         # Not an executor: Python waits for its threads at the end, also for one that hangs.
         self._reads: SimpleQueue[tuple[int, Ask] | None] = SimpleQueue()
-        for _ in range(READERS):
-            threading.Thread(target=self._read, name="headrace-server-read", daemon=True).start()
+        self._readers = 0
         self._lock = threading.Lock()
         self._changes = 0
         self._streams: dict[int, _Stream] = {}
@@ -111,7 +110,7 @@ class Answers:
             streams = list(self._streams.values())
         for stream in streams:
             stream.close()
-        for _ in range(READERS):
+        for _ in range(self._readers):
             self._reads.put(None)
 
     @property
@@ -140,6 +139,12 @@ class Answers:
             answers.append(self._answered(number, ask))
         else:
             self._reads.put((number, ask))
+            # One that hangs must not hold those that come after it.
+            if self._readers < MOST_READERS and (not self._readers or not self._reads.empty()):
+                self._readers += 1
+                threading.Thread(
+                    target=self._read, name="headrace-server-read", daemon=True
+                ).start()
 
     def _read(self) -> None:
         while (waiting := self._reads.get()) is not None:

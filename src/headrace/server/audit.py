@@ -1,9 +1,10 @@
 """
 The audit log: who changed what, and who was refused. One JSON object a line.
 
-The engine writes it (`logs/audit.log` in the data directory), because it outlives its child. A line
-is written when a call that changes something ends, with its outcome: `ok`, or the code of its
-error. It has the names of what was asked for (pipeline, source, table), and never a value of a row.
+The engine writes it (`logs/audit.log` in the data directory), because it outlives its child. It has
+calls over the network, and commands over the local socket. A line is written when a call that
+changes something ends, with its outcome: `ok`, or the code of its error. It has the names of what
+was asked for (pipeline, source, table), and never a value of a row.
 
 Whoever is refused is recorded, too, and could fill a disk by that. So equal refusals are counted
 and become one line a minute (`Refusals`), of which there are a limited number; those beyond are

@@ -50,6 +50,9 @@ class ClientConnection(Protocol):
     def is_whole(self) -> bool: ...
     @property
     def is_free(self) -> bool: ...
+    @property
+    def is_lost(self) -> bool: ...
+    def when_lost(self, call: Callable[[], object] | None) -> None: ...
 
 
 class AbortableProtocol(HttpToolsProtocol):
@@ -70,6 +73,7 @@ class AbortableProtocol(HttpToolsProtocol):
         self._in_body = False
         self._body_ticks = self._unsent = self._quiet_ticks = 0
         self._certificate: tuple[str | None] | None = None
+        self._when_lost: Callable[[], object] | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._await_head()
         if len(self.connections) > self.limits.connections:
@@ -78,6 +82,8 @@ class AbortableProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._over_head()
         super().connection_lost(exc)
+        if self._when_lost is not None:
+            self._when_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -164,6 +170,15 @@ class AbortableProtocol(HttpToolsProtocol):
         if self._certificate is None:
             self._certificate = (certificate_name(self.transport.get_extra_info("peercert")),)
         return self._certificate[0]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the caller has left."""
+        return self.transport.is_closing()
+
+    def when_lost(self, call: Callable[[], object] | None) -> None:
+        """Call this when the caller leaves; None to call nothing."""
+        self._when_lost = call
 
     @property
     def is_whole(self) -> bool:

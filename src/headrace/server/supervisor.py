@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 import headrace
+from headrace.api.methods import CONTROL, METHODS
+from headrace.api.services import Caller
 from headrace.errors import PortTaken, ServerFailed
 from headrace.observe.logs import logger
 from headrace.server.answers import Answers
-from headrace.server.audit import AuditEntry, AuditLog
+from headrace.server.audit import AuditEntry, AuditLog, entry_of
 from headrace.server.channel import (
     Clients,
     Drain,
@@ -94,6 +96,8 @@ ServerState = Literal[
 
 
 NO_CLIENTS = Clients()
+
+_LOCAL = Caller("local", "admin", "local socket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ class Supervisor:
             self._audit_log = AuditLog(self._folder / "logs")
         except OSError as error:
             _log.error("audit log cannot be opened", why=error.strerror)
+        self._control.audited = self._audit_local
         self._observer = self._engine.observe(_Events(self._take_event), name="server")
         for target, name in ((self._run, "run"), (self._report_health, "health")):
             thread = threading.Thread(target=target, name=f"headrace-server-{name}", daemon=True)
@@ -293,6 +298,11 @@ class Supervisor:
     def _audit(self, entries: Sequence[AuditEntry]) -> None:
         if self._audit_log is not None:
             self._audit_log.write(*entries)
+
+    def _audit_local(self, verb: str, body: bytes, outcome: str) -> None:
+        """Record a command that came over the local socket."""
+        if (method := METHODS.get(f"/{CONTROL}/{verb}")) is not None and method.changes:
+            self._audit([entry_of(method, outcome, _LOCAL, body=body)])
 
     # --- the child --------------------------------------------------------------------------------
 

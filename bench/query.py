@@ -36,7 +36,7 @@ _PATH = "/headrace.v1.QueryService/"
 
 def _services(target: IndexedMemory) -> Services:
     targets = (ReadableTarget("bench", "source", target, ()),)
-    engine: Any = SimpleNamespace(readable_targets=lambda: targets)
+    engine: Any = SimpleNamespace(readable_targets=lambda: targets, observe=lambda *_: None)
     return Services(engine, ControlService(engine))
 
 

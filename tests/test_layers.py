@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": _SPARK,
     "deadletters": _SPARK | {"pipeline"},
     "spark_source": _SPARK | {"pipeline"},
-    "corrections": _STORED,
+    "corrections": _STORED | {"deadletters"},
     "lake": _WORK,
     "runtime": _WORK | {"corrections"},
     "recovery": _WORK | {"runtime"},

@@ -229,7 +229,13 @@ NOT_SHOWN = {
         "pipeline.spark_failed",
     },
     "of callers on the network": {
-        *("control.forbidden", "control.not_available", "control.not_confirmed"),
+        *("control.bad_address", "control.insecure_address", "control.not_trusted"),
+        *(
+            "control.unreachable",
+            "control.forbidden",
+            "control.not_available",
+            "control.not_confirmed",
+        ),
         *("serving.failed", "serving.limit_reached", "serving.request_timeout"),
         *("serving.unauthenticated", "tables.too_many_rows"),
     },

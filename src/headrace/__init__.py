@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError, RefusedRow, RowRefused, RowsRefused
     from headrace.lake.target import table
     from headrace.observe.metrics import Metric
-    from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
+    from headrace.pipeline.definition import TTL, DeadLetters, LagLimit, Pipeline
     from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
         derive,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from headrace.targets.row_target import RowTarget
     from headrace.targets.target import FrameBatch
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - by the alphabet, TTL too
     "DeadLetter",
     "DeadLetters",
     "Engine",
@@ -84,6 +84,7 @@ __all__ = [
     "RowTarget",
     "RowsRefused",
     "SourceInfo",
+    "TTL",
     "TableChange",
     "TableInfo",
     "derive",
@@ -131,6 +132,7 @@ _MODULES = {
     "RowTarget": "headrace.targets.row_target",
     "RowsRefused": "headrace.errors",
     "SourceInfo": "headrace.runtime.info",
+    "TTL": "headrace.pipeline.definition",
     "TableChange": "headrace.targets.memory",
     "TableInfo": "headrace.runtime.info",
     "derive": "headrace.pipeline.steps",

@@ -55,6 +55,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - CorruptJournal           a file of corrections is missing or damaged
     - CannotReplay             a dead letter cannot be replayed or edited now
+    - CannotExpire             a target, or a table, whose rows cannot expire
+    - ExpiredAhead             rows have expired up to a time to come; a notice
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -87,6 +89,9 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+    - Unreachable              no connection to the address of an engine
+    - NotTrusted               the certificate of an engine is not to be trusted
+    - BadAddress               not an address; InsecureAddress: a token would be sent in the open
   + ServingError             the server on the network
     - Unauthenticated          the caller has not proved who it is
     - LimitReached             a request is too large, or too many are open
@@ -118,6 +123,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadAddress",
     "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
@@ -133,6 +139,7 @@ __all__ = [
     "BadTable",
     "BadTransform",
     "BadValue",
+    "CannotExpire",
     "CannotPack",
     "CannotReplay",
     "CaptureError",
@@ -152,6 +159,7 @@ __all__ = [
     "CorruptSegment",
     "CredentialsRefused",
     "DeadLettersElsewhere",
+    "ExpiredAhead",
     "FellBehind",
     "Fenced",
     "Forbidden",
@@ -159,6 +167,7 @@ __all__ = [
     "HeadraceError",
     "HistoryLost",
     "InlineSecret",
+    "InsecureAddress",
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
@@ -182,6 +191,7 @@ __all__ = [
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
+    "NotTrusted",
     "NotUnique",
     "NullKey",
     "OtherDatabase",
@@ -233,6 +243,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "Unreachable",
     "UnsafeStorage",
     "UnsentColumn",
     "Unused",
@@ -853,6 +864,46 @@ class NoEngine(ControlError):
     remedy = "Start one: headrace run."
 
 
+class Unreachable(NoEngine):
+    """No connection to the address of an engine."""
+
+    code = "control.unreachable"
+    remedy = (
+        "Check host and port, and that the engine runs with a section server in its configuration."
+    )
+
+
+class NotTrusted(ControlError):
+    """The certificate of an engine does not prove that it is the one of this address."""
+
+    code = "control.not_trusted"
+    exit_code = 4
+    remedy = (
+        "If its certificate is from an authority of your own, name that authority's file in a"
+        " profile: ca = FILE. Otherwise ask who operates it. Nothing was sent."
+    )
+
+
+class BadAddress(ControlError):
+    """This is not the address of an engine."""
+
+    code = "control.bad_address"
+    exit_code = 2
+    remedy = "Write HOST:PORT or https://HOST:PORT; an IPv6 address in brackets: [::1]:4080."
+
+
+class InsecureAddress(ControlError):
+    """The token would be sent to another machine without encryption."""
+
+    code = "control.insecure_address"
+    exit_code = 2
+    remedy = (
+        "Use https://. If the engine has no TLS, give it a certificate, or forward its port:"
+        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. If it needs no token,"
+        " unset HEADRACE_TOKEN and HEADRACE_TOKEN_FILE. Nothing was sent."
+    )
+
+
 class NoAnswer(ControlError):
     """The engine of this data directory does not answer."""
 
@@ -955,8 +1006,8 @@ class Unauthenticated(ServingError):
     code = "serving.unauthenticated"
     exit_code = 5
     remedy = (
-        "Give a token of this server: --token-file FILE, or the environment variable"
-        " HEADRACE_TOKEN. headrace token new NAME makes one."
+        "Give a token of this server in a profile, or in the environment variable HEADRACE_TOKEN"
+        " or HEADRACE_TOKEN_FILE. headrace token new NAME makes one."
     )
 
 
@@ -1208,6 +1259,19 @@ class RowsGivenUp(PipelineError):
     remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
 
 
+class ExpiredAhead(PipelineError):
+    """
+    Rows have expired up to a time that the clock has not reached: it was set back, or was wrong
+    when they expired. A notice: until it has, rows with earlier times are not shown.
+    """
+
+    code = "pipeline.expired_ahead"
+    remedy = (
+        "Correct the clock. If it was too fast when rows expired, give the pipeline another name:"
+        " its tables are loaded again, with the rows whose time has not passed."
+    )
+
+
 class CorruptJournal(PipelineError):
     """A file of corrections is missing or damaged."""
 
@@ -1223,6 +1287,14 @@ class CannotReplay(PipelineError):
 
     code = "pipeline.cannot_replay"
     remedy = "See the reason. `headrace dead-letters list` shows what is parked."
+
+
+class CannotExpire(PipelineError):
+    """A pipeline has a ttl, and rows of this target, or of this table, cannot expire."""
+
+    code = "pipeline.cannot_expire"
+    exit_code = 2
+    remedy = "Leave ttl out, or use the target memory()."
 
 
 class JobFailed(PipelineError):

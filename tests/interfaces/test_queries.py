@@ -715,6 +715,88 @@ def test_new_columns_reach_a_subscriber_with_the_first_row_that_has_them(orders:
     follower.close()
 
 
+# -- a copy ------------------------------------------------------------------------------------
+
+
+def copy_of(front: Front, table: str = "orders") -> Iterator[v1.FollowResponse]:
+    """Yield the messages of a feed; closing this closes it."""
+    asked = v1.FollowRequest(table=table).SerializeToString()
+    stream = front.services.stream(f"{OURS}Follow", asked, ME)
+    try:
+        yield from map(v1.FollowResponse.FromString, stream)
+    finally:
+        stream.close()
+
+
+def rows_of(message: v1.FollowResponse) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.ipc.open_stream(message.arrow).read_all().to_pylist()
+    return found
+
+
+def test_a_feed_has_all_rows_and_then_the_changes_of_each_batch_as_arrow(front: Front) -> None:
+    front.add("p", ORDERS, indexes={"by_grp": ["grp"]}, lookup=["note"])
+    front.put(ORDERS, row(1, 7, "a"), row(2, 7, "b"))
+    feed = copy_of(front)
+    begin, rows, live = (next(feed) for _ in range(3))
+    assert [each.action for each in (begin, rows, live)] == ["BEGIN", "ROWS", "LIVE"]
+    assert [(each.name, each.type) for each in begin.columns][:2] == [
+        ("id", "int64"),
+        ("grp", "int32"),
+    ]
+    assert list(begin.key) == ["id"]
+    assert {each.name: list(each.columns) for each in begin.indexes} == {
+        "by_grp": ["grp"],
+        "": ["note"],
+    }
+    assert (begin.pipeline, begin.table, begin.lineage) == ("p", "orders", "the first history")
+    assert rows_of(rows) == [row(1, 7, "a"), row(2, 7, "b")]
+    assert live.position == str(Position(1, 1, 1))
+    at = front.write(ORDERS, (DELETE, {"id": 1}), (UPDATE, row(2, 8, "c")), (INSERT, row(3)))
+    changed = next(feed)
+    assert (changed.action, changed.position, changed.truncate) == ("CHANGES", str(at), "")
+    found = rows_of(changed)
+    assert [each["_op"] for each in found] == [DELETE, UPDATE, INSERT]
+    assert [each["_commit"] for each in found] == [2, 2, 2]
+    assert [each["_ordinal"] for each in found] == [0, 1, 2]
+    assert [each["id"] for each in found] == [1, 2, 3]
+    at = Position(1, 5)
+    steps = changes(ORDERS, [(INSERT, Position(1, 5, 1), row(9))])
+    last = Position(1, 5, 1)
+    front.targets["p"].write(Batch("t", 1, at, last, {"orders": steps}, {"orders": at}))
+    emptied = next(feed)
+    assert (emptied.truncate, emptied.position) == (str(at), str(last))
+    assert [(each["_op"], each["id"]) for each in rows_of(emptied)] == [(INSERT, 9)]
+    feed.close()  # type: ignore[attr-defined]
+
+
+def test_a_feed_ends_when_the_table_is_loaded_again(orders: Front) -> None:
+    feed = copy_of(orders)
+    assert [next(feed).action for _ in range(3)] == ["BEGIN", "ROWS", "LIVE"]
+    orders.targets["orders"].load("orders", 2).switch(Position(1, 8))
+    assert list(feed) == []
+    assert [next(copy_of(orders)).action] == ["BEGIN"]
+
+
+def test_a_feed_that_is_read_does_not_fall_behind_and_one_that_is_not_ends_with_an_error(
+    orders: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_target, "MAX_LAG", 10)
+    feed, slow = copy_of(orders), copy_of(orders)
+    assert [next(feed).action for _ in range(3)] == ["BEGIN", "ROWS", "LIVE"]
+    assert next(slow).action == "BEGIN"
+    for n in range(40):
+        orders.put(ORDERS, row(n, 3))
+        assert rows_of(next(feed))[0]["id"] == n
+    with pytest.raises(FellBehind):
+        list(slow)
+
+
+def test_a_feed_of_a_table_that_is_not_ready_is_refused_and_not_empty(front: Front) -> None:
+    front.add("p", ORDERS, show=False)
+    with pytest.raises(UnknownTable):
+        next(copy_of(front))
+
+
 # -- which table, and who may see it ------------------------------------------------------
 
 
@@ -786,7 +868,10 @@ REQUESTS: Mapping[str, Message] = {
     "CountRows": v1.CountRowsRequest(table="orders"),
     "BatchLookup": v1.BatchLookupRequest(table="orders", keys=[ListValue(values=values(1))]),
     "Subscribe": v1.SubscribeRequest(table="orders"),
+    "Follow": v1.FollowRequest(table="orders"),
 }
+
+STREAMS = ("Subscribe", "Follow")
 
 
 @pytest.mark.parametrize("name", list(REQUESTS))
@@ -800,7 +885,7 @@ def test_a_token_for_other_tables_gets_no_row_and_learns_nothing(
     asked.CopyFrom(REQUESTS[name])
     if by_pipeline:
         asked.table, asked.pipeline = "", "orders"
-    call: Any = orders.services.stream if name == "Subscribe" else orders.services.call
+    call: Any = orders.services.stream if name in STREAMS else orders.services.call
     other = Caller("dashboard", "read", "10.0.0.1", ("customers",))
     with pytest.raises(Forbidden) as caught:
         call(OURS + name, asked.SerializeToString(), other)
@@ -808,7 +893,7 @@ def test_a_token_for_other_tables_gets_no_row_and_learns_nothing(
     assert connect.error_fields(caught.value)[1]["code"] == "permission_denied"
     own = Caller("dashboard", "read", "10.0.0.1", ("customers", "orders"))
     answer = call(OURS + name, asked.SerializeToString(), own)
-    if name == "Subscribe":
+    if name in STREAMS:
         answer.close()
 
 

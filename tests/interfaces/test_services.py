@@ -82,7 +82,12 @@ def test_every_verb_of_the_command_line_is_in_the_list(ask: Asking) -> None:
     verbs = {*ask.control.unary, *ask.control.streams, "Apply", "Configuration"}
     assert verbs == {each.name for each in METHODS.values() if each.service == CONTROL}
     streams = {each.name for each in METHODS.values() if each.streams}
-    assert set(ask.control.streams) == {*streams} - {"WatchStatus", "WatchEvents", "Subscribe"}
+    assert set(ask.control.streams) == {*streams} - {
+        "WatchStatus",
+        "WatchEvents",
+        "Subscribe",
+        "Follow",
+    }
 
 
 def called() -> set[str]:

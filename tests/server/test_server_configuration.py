@@ -62,7 +62,7 @@ def test_every_key_of_the_section_is_taken_over() -> None:
             ci {{ role = read, hash = "{HASH}", tables = [orders], expires = "2027-01-31" }}
             app {{ role = operate, certificate = "app.example.com" }}
           }}
-          insecure = true, compat = laredo
+          insecure = true, compat = laredo, hold = [orders]
           limits {{
             largest_request = 1MiB, largest_head = 8KiB, connections = 1, open_requests = 2,
             streams_per_token = 3, head_timeout = 1s, body_timeout = 2s, stalled_timeout = 3s,
@@ -82,7 +82,7 @@ def test_every_key_of_the_section_is_taken_over() -> None:
     assert (ci.role, ci.hash, ci.tables) == ("read", HASH, ("orders",))
     assert ci.expires == datetime(2027, 1, 31, tzinfo=UTC)
     assert (app.role, app.hash, app.certificate) == ("operate", "", "app.example.com")
-    assert (found.insecure, found.compat) == (True, "laredo")
+    assert (found.insecure, found.compat, found.hold) == (True, "laredo", ("orders",))
     assert found.limits == ServerLimits(1 << 20, 8 << 10, 1, 2, 3, 1.0, 2.0, 3.0, 4.0, 3600.0)
 
 

@@ -17,6 +17,7 @@ from headrace.errors import (
     BadRequest,
     ControlError,
     FellBehind,
+    Forbidden,
     HeadraceError,
     InvalidConfiguration,
     LimitReached,
@@ -60,6 +61,12 @@ _STATUS = {
     "unavailable": 503,
     "deadline_exceeded": 504,
 }
+_REFUSALS: Mapping[str, type[HeadraceError]] = {
+    "unauthenticated": Unauthenticated,
+    "permission_denied": Forbidden,
+}
+"""The classes of errors that come without a detail: a proxy may send them, too."""
+
 _BY_EXIT_CODE = {
     2: "invalid_argument",
     3: "failed_precondition",
@@ -169,7 +176,8 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
             return _made({"message": text, **detail.get("debug", {})})
-    return ControlError(text, status=fields.get("code", "unknown"))
+    code = str(fields.get("code", "unknown"))
+    return _REFUSALS[code](text) if code in _REFUSALS else ControlError(text, status=code)
 
 
 def internal_error(error: BaseException) -> ControlError:

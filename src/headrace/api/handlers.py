@@ -39,6 +39,7 @@ from headrace.errors import (
     InvalidConfiguration,
     NotRunning,
     Outdated,
+    StorageError,
     UnknownPipeline,
 )
 from headrace.observe.metrics import json_fields, prometheus_text
@@ -602,12 +603,19 @@ class _Records:
         self._closed = False
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for number in self._records.numbers():
+        for number, data in self._whole():
             if self._closed:
                 return
-            with suppress(FileNotFoundError):  # merged with others meanwhile
-                data = base64.b64encode(self._records.read(number)).decode()
-                yield {"number": number, "data": data}
+            yield {"number": number, "data": base64.b64encode(data).decode()}
+
+    def _whole(self) -> list[tuple[int, bytes]]:
+        """Read all before the first is sent: of a part, nobody sees that something is missing."""
+        while True:
+            numbers = self._records.numbers()
+            with suppress(FileNotFoundError):  # merged with others meanwhile, under a new number
+                return [(number, self._records.read(number)) for number in numbers]
+            if numbers == self._records.numbers():
+                raise StorageError("Records of dead letters are listed and cannot be read")
 
     def close(self) -> None:
         self._closed = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,8 +29,10 @@ from headrace.api.row_forms import (
     put_form,
     put_json,
     put_rows,
+    rows_arrow,
 )
 from headrace.api.table_reads import shown_value
+from headrace.changelog.schema import BATCH_META
 from headrace.errors import (
     BadRequest,
     FellBehind,
@@ -40,6 +43,7 @@ from headrace.errors import (
     UnknownPipeline,
     UnknownTable,
 )
+from headrace.tables import RowChanges
 from headrace.v1 import query_pb2 as v1
 
 if TYPE_CHECKING:
@@ -97,7 +101,10 @@ class QueryCalls:
             f"{_PATH}CountRows": self._count_rows,
             f"{_PATH}BatchLookup": self._batch_lookup,
         }
-        self.streams: Mapping[str, StreamCall] = {f"{_PATH}Subscribe": self._subscribe}
+        self.streams: Mapping[str, StreamCall] = {
+            f"{_PATH}Subscribe": self._subscribe,
+            f"{_PATH}Follow": self._follow,
+        }
 
     def _get_row(self, asked: v1.GetRowRequest, caller: Caller) -> v1.GetRowResponse:
         found = self._found(asked, caller)
@@ -219,6 +226,9 @@ class QueryCalls:
     def _subscribe(self, asked: v1.SubscribeRequest, caller: Caller) -> ProtoStream:
         _, _, lineage, table = self._table(asked, caller)
         return Subscription(table, asked, lineage)
+
+    def _follow(self, asked: v1.FollowRequest, caller: Caller) -> ProtoStream:
+        return TableFeed(self._found(asked, caller))
 
     # --- the table that is meant --------------------------------------------------------------
 
@@ -441,3 +451,55 @@ class Subscription:
         for name, value in zip(self._table.key, change.key, strict=False):
             put_json(message.key.add(), shown_value(value, mixed=name in self._mixed))
         return message
+
+
+_ROWS_A_MESSAGE: Final = 8_192
+
+
+class TableFeed:
+    """All rows of a table, and then the changes of each batch, as Arrow. See `Subscription`."""
+
+    def __init__(self, found: _Found) -> None:
+        self._table = found.table
+        # Not `found` itself: its version would be kept in memory.
+        self._names = found.pipeline, found.name, found.lineage
+        while True:
+            self._schema = self._table.schema
+            self._reader = self._table.changes("rows")
+            if self._table.schema is self._schema:
+                break
+            self._reader.close()  # loaded again with other columns, in between
+
+    def __iter__(self) -> Iterator[v1.FollowResponse]:
+        schema, reader = self._schema, self._reader
+        key = self._table.key
+        begin = v1.FollowResponse(action="BEGIN", columns=columns_of(schema, key), key=key)
+        begin.pipeline, begin.table, begin.lineage = self._names
+        indexes = dict(self._table.indexes)
+        with suppress(UnknownIndex):
+            indexes[""] = self._table.columns_of(None)
+        for name, columns in indexes.items():
+            begin.indexes.add(name=name, columns=columns)
+        yield begin
+        batches = reader.batches()
+        rows = next(batches, None) if reader.existing else RowChanges.none()
+        if rows is None:
+            return  # closed
+        for start in range(0, len(rows), _ROWS_A_MESSAGE):
+            piece = rows.arrow(schema, start, start + _ROWS_A_MESSAGE)
+            own = piece.select(range(BATCH_META, piece.num_columns))
+            yield v1.FollowResponse(action="ROWS", arrow=rows_arrow(own))
+        yield v1.FollowResponse(action="LIVE", position=str(reader.begins))
+        for changes in batches:
+            if changes.net:
+                return  # loaded again: the difference has no positions of its own
+            truncate = changes.truncate
+            yield v1.FollowResponse(
+                action="CHANGES",
+                position=str(changes[-1].position),
+                arrow=rows_arrow(changes.arrow(schema)),
+                truncate="" if truncate is None else str(truncate),
+            )
+
+    def close(self) -> None:
+        self._reader.close()

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,13 +26,11 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     command_line,
-    engine_options,
     json_option,
     on_terminal,
     output_console,
-    reach,
-    same_engine,
 )
+from headrace.cli.connection import EngineChoice, running_engine
 from headrace.engine.health import state_phrase
 from headrace.errors import NoAnswer, NoEngine
 
@@ -262,7 +259,7 @@ _LOOK_SECONDS = 0.25
 
 
 @click.command(short_help="Show the status of every pipeline.")
-@engine_options
+@running_engine
 @click.option("--ready", is_flag=True, help="Exit with code 3 unless everything is ready.")
 @click.option(
     "--wait",
@@ -273,9 +270,7 @@ _LOOK_SECONDS = 0.25
 @click.option("-v", "--verbose", is_flag=True, help="Also show counts by table and operation.")
 @json_option
 def status(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     ready: bool,
     wait: float | None,
     verbose: bool,
@@ -290,7 +285,7 @@ def status(
     """
 
     def asked() -> dict[str, Any]:
-        return reach(config, sets, data).status()
+        return engine.reach().status()
 
     report = asked() if wait is None else _awaited(asked, wait)
     if as_json:
@@ -298,7 +293,7 @@ def status(
     else:
         if verbose and report["pipelines"]:
             output_console().print(counts_table(report))
-        output_console().print(status_view(report, same_engine(config, sets, data)))
+        output_console().print(status_view(report, engine.again()))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not report["ready"] else errors.DONE
 
@@ -383,7 +378,10 @@ def source_table(report: Mapping[str, Any]) -> RenderableType:
     return shown
 
 
-_COUNTS = ("inserts", "updates", "deletes", "truncates", "baseline_rows", "errors", "dead_letters")
+_COUNTS = (
+    *("inserts", "updates", "deletes", "truncates"),
+    *("baseline_rows", "expired", "errors", "dead_letters"),
+)
 
 
 def counts_table(report: Mapping[str, Any]) -> RenderableType:
@@ -527,20 +525,18 @@ _TOP_LOOK_SECONDS = 1.0
 
 
 @click.command(short_help="Watch all pipelines live.")
-@engine_options
+@running_engine
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @json_option
-def top(
-    config: Path | None, sets: tuple[str, ...], data: Path | None, once: bool, as_json: bool
-) -> int:
+def top(engine: EngineChoice, once: bool, as_json: bool) -> int:
     """
     Show every pipeline, running copies and what is wrong, refreshed every second.
 
     Press q or Ctrl-C to quit. Without a terminal, or with --json, each update is printed below
     the last one.
     """
-    control = reach(config, sets, data)
-    options = same_engine(config, sets, data)
+    control = engine.reach()
+    options = engine.again()
     if once:
         with _lines(options, as_json) as show_status:
             show_status(control.status())

@@ -207,6 +207,22 @@ _LAG = (
     ),
 )
 
+_TTL = (
+    Key(
+        "field",
+        Text("expires_at"),
+        "The column of the result with the time: a timestamp, a date, or text as in RFC 3339.",
+        required=True,
+    ),
+    Key(
+        "expression",
+        Text('"created_at + INTERVAL 7 DAYS"'),
+        "Spark SQL that computes the column, which is added to the result (default: the result has"
+        " it).",
+    ),
+    Key("scan", Duration("1s"), "How often expired rows are looked for.", default="1m"),
+)
+
 _PIPELINE = (
     Key("source", Text("shop"), "The id of the source.", required=True),
     Key(
@@ -258,6 +274,7 @@ _PIPELINE = (
         "How far the pipeline may lag behind the log, and what happens beyond that.",
         default={},
     ),
+    Key("ttl", Section(_TTL), "When rows expire (default: never). For targets in memory."),
 )
 
 _SPARK = (
@@ -458,6 +475,12 @@ _SERVER = (
         default=False,
     ),
     Key("compat", Choice(("laredo",)), "Serve the services of Laredo, too."),
+    Key(
+        "hold",
+        ListOf(Text(), example='["public.orders"]'),
+        "Tables in memory of which the server keeps a copy, to answer queries of them itself.",
+        default=[],
+    ),
     Key("limits", Section(_SERVER_LIMITS), "What callers may use up.", default={}),
 )
 

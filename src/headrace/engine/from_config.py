@@ -366,7 +366,7 @@ def _pipeline(
     retry: Values,
     errors: ErrorCollector,
 ) -> Pipeline | None:
-    from headrace.pipeline.definition import LagLimit, Pipeline
+    from headrace.pipeline.definition import TTL, LagLimit, Pipeline
 
     before = len(errors.found)
     filters = [_made(chosen, name, errors) for chosen in values["filters"]]
@@ -390,6 +390,7 @@ def _pipeline(
             on_failure=values["on_failure"],
             retry=None if values["retry"] is None else _retries(retry, values["retry"]),
             lag=LagLimit(**values["lag"]),
+            ttl=None if values["ttl"] is None else TTL(**values["ttl"]),
         )
     except HeadraceError as error:
         errors.found.append(located(error, values.location_of("tables")))

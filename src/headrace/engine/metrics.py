@@ -210,6 +210,13 @@ def _baseline_rows(look: EngineLook) -> Values:
             yield labels, table.run_counts.baseline_rows
 
 
+def _expired_rows(look: EngineLook) -> Values:
+    for each in look.pipelines:
+        for table in each.info.tables:
+            labels = (each.info.name, each.info.source, table.table)
+            yield labels, table.run_counts.expired
+
+
 def _rows_given_up(look: EngineLook) -> Values:
     for each in look.pipelines:
         for table, count in each.info.rows_given_up.items():
@@ -395,6 +402,12 @@ _DEFINITIONS = (
         "Dead letters that were stored, also those that are superseded now.",
         _PIPELINE,
         _each_pipeline(lambda p: p.info.run_counts.dead_letters),
+    ),
+    _counter(
+        "rows_expired_total",
+        "Rows that were deleted from the target because they had expired.",
+        (*_PIPELINE, "table"),
+        _expired_rows,
     ),
     _gauge(
         "pipeline_held_keys",
@@ -662,6 +675,8 @@ _COMPAT = (
     _Compat("laredo_changes_received_total", _C, _ACTION, "pipeline_changes_total"),
     _Compat("laredo_changes_applied_total", _C, _ACTION, "pipeline_changes_total"),
     _Compat("laredo_dead_letters_total", _C, _P, "pipeline_dead_letters_stored_total"),
+    _Compat("laredo_rows_expired_total", _C, _P, "rows_expired_total"),
+    _Compat("laredo_pipeline_rows_expired_total", _C, _PID, "rows_expired_total"),
     _Compat("laredo_pipeline_row_count", _G, {**_PID, "table": "table"}, "pipeline_rows"),
     _Compat("laredo_pipeline_errors_total", _C, _PID, "pipeline_errors_total"),
     _Compat("laredo_pipeline_dead_letters_total", _C, _PID, "pipeline_dead_letters_stored_total"),

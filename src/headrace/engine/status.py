@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, cast
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.store import Figures
-from headrace.errors import HeadraceError, KeysHeld, NotRunning, RowsGivenUp, UnknownTable
+from headrace.errors import (
+    ExpiredAhead,
+    HeadraceError,
+    KeysHeld,
+    NotRunning,
+    RowsGivenUp,
+    UnknownTable,
+)
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import DeadLetters
 from headrace.runtime.info import (
@@ -49,6 +56,9 @@ if TYPE_CHECKING:
 
 
 _log = logger(__name__)
+
+AHEAD_SECONDS = 60.0
+"""Clocks differ by less: from here on, rows that have expired too early are worth a notice."""
 
 # --- readiness ------------------------------------------------------------------------------------
 
@@ -332,6 +342,13 @@ def _notices(run: PipelineRun, figures: Figures) -> Iterator[HeadraceError]:
             pipeline=run.name,
             keys=figures.keys,
             limit=policy.max_keys,
+        )
+    expiry = run.delivery.expiry
+    if expiry is not None and (ahead := expiry.ahead) >= AHEAD_SECONDS:
+        yield ExpiredAhead(
+            f"Rows have expired up to a time that the clock reaches in {ahead:,.0f} s",
+            pipeline=run.name,
+            seconds=round(ahead),
         )
     for table, rows in figures.purged_keys.items():
         yield RowsGivenUp(

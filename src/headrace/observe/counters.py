@@ -29,6 +29,7 @@ from headrace.observe.events import (
     ChangesReceived,
     DeadLettersWritten,
     Event,
+    RowsExpired,
 )
 from headrace.observe.metrics import Distribution, Histogram
 
@@ -53,6 +54,9 @@ class OperationCounts:
     dead_letters: int = 0
     """Dead letters that were stored, also those that are superseded now."""
 
+    expired: int = 0
+    """Rows that were deleted from the target because they had expired."""
+
     @property
     def changes(self) -> int:
         """All changes: inserts, updates, deletes and truncates."""
@@ -67,6 +71,7 @@ class OperationCounts:
             self.baseline_rows + other.baseline_rows,
             self.errors + other.errors,
             self.dead_letters + other.dead_letters,
+            self.expired + other.expired,
         )
 
     def __sub__(self, other: OperationCounts) -> OperationCounts:
@@ -78,6 +83,7 @@ class OperationCounts:
             self.baseline_rows - other.baseline_rows,
             self.errors - other.errors,
             self.dead_letters - other.dead_letters,
+            self.expired - other.expired,
         )
 
     @classmethod
@@ -373,6 +379,11 @@ class DeliveryReport:
             if count := min(given[table], new):
                 self.counters.add(table, OperationCounts(dead_letters=count))
                 self._emit(DeadLettersWritten(self._pipeline, table, count, self._wall()))
+
+    def expired(self, table: str, rows: int, position: Position) -> None:
+        """Count and report rows that were deleted because they had expired."""
+        self.counters.add(table, OperationCounts(expired=rows))
+        self._emit(RowsExpired(self._pipeline, table, rows, position, self._wall()))
 
     def hop(
         self,

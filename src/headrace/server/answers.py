@@ -53,8 +53,11 @@ LONGEST_ANSWER = 64 << 20
 WINDOW = 256 << 10
 """Bytes of a stream on their way to its reader; one message may be longer."""
 
-_AT_ONCE = frozenset({"Lookup", "LookupAll", "GetRow", "CountRows", "LookupMany"})
-"""The queries that are answered where they are received: microseconds each."""
+_AT_ONCE = frozenset({"Lookup", "GetRow", "CountRows"})
+"""
+The queries that are answered where they are received: microseconds each. Not those with many rows,
+which may take a tenth of a second.
+"""
 
 
 class Closable(Protocol):

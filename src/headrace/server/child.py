@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import resource
@@ -116,6 +117,7 @@ class _Child:
             asyncio.ensure_future(self._tick()),
             asyncio.ensure_future(self._follow_state()),
             asyncio.ensure_future(self._open_grpc()),
+            asyncio.ensure_future(self._keep_copies()),
         ]
         await self._over.wait()
         # A task that cannot be cancelled must not keep the process.
@@ -153,6 +155,14 @@ class _Child:
             if (draining := self._link.draining) is not None and draining.now:
                 self._leave()
             await self._grpc.set_ready(self._link.is_ready)
+
+    async def _keep_copies(self) -> None:
+        if not self._settings.hold:
+            return
+        # Arrow takes a while to be imported, and only a child with copies needs it.
+        module = await asyncio.to_thread(importlib.import_module, "headrace.server.copies")
+        self._link.copies = copies = module.HeldTables(self._settings.hold, self._link)
+        await copies.run()
 
     async def _open_grpc(self) -> None:
         pid, pause = os.getpid(), FIRST_PAUSE_SECONDS

@@ -44,6 +44,7 @@ from headrace.server.channel import (
 if TYPE_CHECKING:
     from headrace.api.methods import Method
     from headrace.api.services import Caller
+    from headrace.server.copies import HeldTables
     from headrace.server.settings import ServerLimits
 
 SILENT_SECONDS = 5
@@ -90,6 +91,8 @@ class EngineLink:
         self._connections = self._answered = self._failed = 0
         self.stalled = 0
         """Connections that were ended because their reader took nothing."""
+        self.copies: HeldTables | None = None
+        """What is answered here, and not by the engine; None without `server.hold`."""
 
     # --- its state --------------------------------------------------------------------------------
 
@@ -169,6 +172,12 @@ class EngineLink:
         """Return the engine's answer, or the error instead; `seconds` is how long to wait."""
         if (refused := self._refused(len(body))) is not None:
             return refused
+        if self.copies is not None:
+            held = self.copies.answer(path, caller, body)
+            if held is not None:
+                self._answered += 1
+                self._failed += isinstance(held, CallFailure)
+                return held
         number = next(self._numbers)
         future: asyncio.Future[bytes | CallFailure] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future

@@ -120,6 +120,7 @@ def serve(
     tokens: Mapping[str, Mapping[str, Any]] | None = None,
     insecure: bool = False,
     compat: str = "",
+    hold: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
 ) -> NetworkServer:
     """
@@ -146,6 +147,7 @@ def serve(
         "tokens": {name: dict(each) for name, each in (tokens or {}).items()},
         "insecure": insecure,
         "compat": compat,
+        "hold": list(hold),
         "limits": dict(limits or {}),
     }
     return NetworkServer(engine, settings_of(given)).start()

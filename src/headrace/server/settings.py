@@ -139,6 +139,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compat: str = ""
     """`laredo` to serve its services, too."""
 
+    hold: tuple[str, ...] = ()
+    """The tables of which the server keeps a copy, as their sources name them."""
+
     limits: ServerLimits = ServerLimits()
 
     def __post_init__(self) -> None:
@@ -269,6 +272,7 @@ def configured_server(server: Values, *, read: bool = False) -> ServerSettings:
             tokens={name: _access(name, each, read=read) for name, each in tokens.items()},
             insecure=server["insecure"],
             compat=server["compat"] or "",
+            hold=tuple(server["hold"]),
             limits=ServerLimits(
                 **{name.replace("_timeout", "_seconds"): each for name, each in limits.items()}
             ),

@@ -17,12 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.changelog.change import Op
 from headrace.changelog.position import Position
+from headrace.changelog.schema import TableSchema
 from headrace.changelog.values import ValueType
 from headrace.tables.columns import BITS, CHUNK, Chunk, Row
 from headrace.tables.hash_index import Numbers
 from headrace.tables.store import RowStore
-from headrace.tables.version import TableVersion
+from headrace.tables.version import TableVersion, collect
 
 _SLICE: Final = 1024
 """Changes turned into Python numbers at a time."""
@@ -118,6 +120,66 @@ class RowChanges(Sequence[TableChange]):
                 np.concatenate([np.array([_NO_TIME], np.int64), times]),
             ),
         )
+
+    @property
+    def net(self) -> bool:
+        """Whether these lead from one state to another, as after a reload, and are of no commit."""
+        return self._commits is None
+
+    @property
+    def truncate(self) -> Position | None:
+        """The position of a truncate, which is the first of these changes; None if it is not."""
+        if not len(self) or self._before[0] >= 0 or self._after[0] >= 0:
+            return None
+        return self[0].position
+
+    def arrow(self, schema: TableSchema, start: int = 0, stop: int | None = None) -> pa.Table:
+        """
+        Return some of these changes as Arrow, in the shape of a target's batch, truncates left out.
+
+        A delete has the whole row that it removed. `schema` is that of the rows.
+        """
+        chosen = slice(start, stop)
+        before, after = self._before[chosen], self._after[chosen]
+        kept = (before >= 0) | (after >= 0)
+        before, after = before[kept], after[kept]
+        ops = np.where(after < 0, Op.DELETE, np.where(before < 0, Op.INSERT, Op.UPDATE))
+        at = self.position
+        columns: list[pa.Array] = [pa.array(ops.astype(np.int8))]
+        if self._commits is None or self._ordinals is None or self._times is None:
+            count = len(after)
+            columns += [
+                pa.array(np.full(count, at.commit, np.int64)),
+                pa.array(np.full(count, at.ordinal, np.int32)),
+                pa.nulls(count, pa.timestamp("us", "UTC")),
+            ]
+        else:
+            times = self._times[chosen][kept].view("datetime64[us]")
+            columns += [
+                pa.array(self._commits[chosen][kept]),
+                pa.array(self._ordinals[chosen][kept].astype(np.int32)),
+                pa.array(times).cast(pa.timestamp("us", "UTC")),
+            ]
+        columns += self._rows(schema, before, after)
+        meta = ("_op", "_commit", "_ordinal", "_time")
+        fields = [pa.field(name, of.type) for name, of in zip(meta, columns, strict=False)]
+        return pa.Table.from_arrays(columns, schema=pa.schema([*fields, *schema.arrow]))
+
+    def _rows(self, schema: TableSchema, before: Numbers, after: Numbers) -> list[pa.Array]:
+        """Return the columns of the rows after these changes; before them, if there are none."""
+        every = range(len(schema.columns))
+        new, old = np.flatnonzero(after >= 0), np.flatnonzero(after < 0)
+        parts = [
+            collect(chunks, rows, every)
+            for chunks, rows in ((self._new, after[new]), (self._old, before[old]))
+            if len(rows)
+        ]
+        if not parts:
+            return [pa.array([], field.type) for field in schema.arrow]
+        if len(parts) == 1:
+            return parts[0]
+        back = pa.array(np.argsort(np.concatenate([new, old])))
+        return [pa.concat_arrays(list(each)).take(back) for each in zip(*parts, strict=True)]
 
     def __len__(self) -> int:
         return len(self._after)

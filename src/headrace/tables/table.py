@@ -53,8 +53,8 @@ class Table:
     """
     Rows of one table.
 
-    `apply`, `publish`, `load`, `catch_up`, `switch` and `discard` are for one thread at a
-    time; everything else is for all.
+    `apply`, `publish`, `load`, `catch_up`, `list_rows`, `switch` and `discard` are for one thread
+    at a time; everything else is for all.
     """
 
     def __init__(
@@ -291,6 +291,20 @@ class Table:
         self._shown = self._version
         self._shown_store = self._store
         return changes
+
+    def list_rows(self, columns: Sequence[str], *, loading: bool = False) -> pa.Table:
+        """Return these columns of all rows as written so far, or of those being loaded."""
+        store = self._store
+        if loading:
+            store = self._loading or RowStore(self._coming or self._layout)
+        schema = store.layout.schema
+        _check_columns(schema, columns)
+        fields = [schema.arrow.field(name) for name in columns]
+        rows = store.version(ORIGIN).rows()
+        if not len(rows):
+            return pa.schema(fields).empty_table()
+        found = store.collect(rows, [schema.names.index(name) for name in columns])
+        return pa.Table.from_arrays(found, schema=pa.schema(fields))
 
     def discard(self) -> None:
         """Forget the rows loaded so far."""

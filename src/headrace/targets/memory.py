@@ -81,6 +81,16 @@ class ChangeReader(Iterator[TableChange]):
         self._taken += 1
         return change
 
+    def batches(self) -> Iterator[RowChanges]:
+        """Yield the changes of one batch of the pipeline after the other, instead of each alone."""
+        while True:
+            try:
+                batch = self._next_batch()
+            except StopIteration:
+                return
+            self._taken += len(batch)
+            yield batch
+
     def _next_batch(self) -> RowChanges:
         with self._wake:
             while not self._waiting:
@@ -449,6 +459,12 @@ class IndexedMemory:
         self._table(table).adapt(new)
         return "reload"
 
+    def columns_shown(self, table: TableName) -> TableSchema:
+        return self._table(table).schema
+
+    def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
+        return self._table(table).list_rows(columns)
+
     def row_count(self, table: TableName) -> int | None:
         found = self._tables.get(table)
         return found.count() if found is not None and found.visible else None
@@ -500,6 +516,9 @@ class MemoryLoading:
             upto=batch.last,
             truncate=batch.truncates.get(self._name),
         )
+
+    def list_rows(self, columns: Sequence[str]) -> pa.Table:
+        return self._table().list_rows(columns, loading=True)
 
     def switch(self, at: Position) -> None:
         self._target._switch(self._name, self._table(), at)

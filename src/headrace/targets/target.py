@@ -16,6 +16,7 @@ protocols below. The engine looks for their methods, never for the class of a ta
  TakesFrames    takes DataFrames instead of rows
  StagesFrames   large batches are prepared by executors; StagesRows: rows of a baseline
  Readable       its rows and changes can be read, for example by the API
+ ListsRows      lists columns of its rows, and of those being loaded: rows can expire
 ```
 """
 
@@ -374,6 +375,32 @@ class StagesRows(Protocol):
 
     def stage(self, frame: DataFrame, piece: int) -> None:
         """Take a piece of the baseline; replaces the piece if it comes again."""
+        ...
+
+
+@runtime_checkable
+class ListsRows(Protocol):
+    """
+    A target that can list its rows, so that those that have expired are found.
+
+    Its loads are `ListsLoaded`.
+    """
+
+    def columns_shown(self, table: TableName) -> TableSchema:
+        """Return the columns of the rows: earlier ones until the table was loaded with others."""
+        ...
+
+    def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of all rows, as of the last `write`; from the writing thread."""
+        ...
+
+
+@runtime_checkable
+class ListsLoaded(Protocol):
+    """The load of a target that lists its rows."""
+
+    def list_rows(self, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of the rows loaded so far, with the changes since."""
         ...
 
 

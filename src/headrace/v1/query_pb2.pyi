@@ -291,3 +291,45 @@ class BatchLookupResponse(_message.Message):
     json: bytes
     arrow: bytes
     def __init__(self, rows: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., position: _Optional[str] = ..., lineage: _Optional[str] = ..., pipeline: _Optional[str] = ..., json: _Optional[bytes] = ..., arrow: _Optional[bytes] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("schema", "table", "pipeline")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    table: str
+    pipeline: str
+    def __init__(self, schema: _Optional[str] = ..., table: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
+
+class TableIndex(_message.Message):
+    __slots__ = ("name", "columns")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FollowResponse(_message.Message):
+    __slots__ = ("action", "position", "arrow", "truncate", "columns", "key", "indexes", "table", "pipeline", "lineage")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    position: str
+    arrow: bytes
+    truncate: str
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    key: _containers.RepeatedScalarFieldContainer[str]
+    indexes: _containers.RepeatedCompositeFieldContainer[TableIndex]
+    table: str
+    pipeline: str
+    lineage: str
+    def __init__(self, action: _Optional[str] = ..., position: _Optional[str] = ..., arrow: _Optional[bytes] = ..., truncate: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., key: _Optional[_Iterable[str]] = ..., indexes: _Optional[_Iterable[_Union[TableIndex, _Mapping]]] = ..., table: _Optional[str] = ..., pipeline: _Optional[str] = ..., lineage: _Optional[str] = ...) -> None: ...

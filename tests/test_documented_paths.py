@@ -32,6 +32,9 @@ NO_MODULES = {
     "headrace.log": "a file",
     "headrace.format": "a key in the metadata of a segment",
     "headrace.v1.ControlService": "a service, by the name of its protocol",
+    "headrace.v1.OAMService": "another",
+    "headrace.v1.QueryService": "another",
+    "headrace.v1.Error": "a message, by the name of its protocol",
 }
 
 

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": _SPARK,
     "deadletters": _SPARK | {"pipeline"},
     "spark_source": _SPARK | {"pipeline"},
-    "corrections": _STORED,
+    "corrections": _STORED | {"deadletters"},
     "lake": _WORK,
     "runtime": _WORK | {"corrections"},
     "recovery": _WORK | {"runtime"},
@@ -49,7 +49,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
     "api": _API,
-    "cli": _API | {"api", "embedded"},
+    "console": set(),
+    "server": _API | {"api", "console"},
+    "cli": _API | {"api", "embedded", "server"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
 """
@@ -217,8 +219,24 @@ def loaded_by(statement: str) -> set[str]:
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
         ),
         (
+            "import headrace.server.settings, headrace.server.tls, headrace.cli.token",
+            {"google.protobuf", "pyarrow", "grpc", "uvicorn"},
+        ),
+        (
+            "import headrace.server.security, headrace.server.tls",
+            {"pyspark", "pyarrow", "numpy", "pandas", "headrace.engine"},
+        ),
+        (
             "import headrace.testing",
             {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.pipeline"},
+        ),
+        (
+            "import headrace.server.child",
+            {
+                *("pyspark", "pyarrow", "numpy", "pandas", "psycopg", "boto3", "sqlite3"),
+                *("structlog", "rich", "headrace.runtime", "headrace.engine", "headrace.capture"),
+                *("headrace.changelog", "headrace.tables", "headrace.targets", "headrace.config"),
+            },
         ),
         (
             "import headrace.tables.table",

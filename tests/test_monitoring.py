@@ -228,6 +228,17 @@ NOT_SHOWN = {
         *("pipeline.bad_cluster", "pipeline.cannot_pack", "pipeline.no_java"),
         "pipeline.spark_failed",
     },
+    "of callers on the network": {
+        *("control.bad_address", "control.insecure_address", "control.not_trusted"),
+        *(
+            "control.unreachable",
+            "control.forbidden",
+            "control.not_available",
+            "control.not_confirmed",
+        ),
+        *("serving.failed", "serving.limit_reached", "serving.request_timeout"),
+        *("serving.unauthenticated", "tables.too_many_rows"),
+    },
     "a bug": {HeadraceError.code},
 }
 """Codes that a status does not show, with the reason."""

@@ -21,7 +21,9 @@ _INTRODUCTION = """\
 `{"error": {"code", "message", "facts", "remedy"}}`.
 
 Commands that talk to a running engine find it by its data directory: `--data`, otherwise the one in
-the configuration, otherwise `./headrace-data`.
+the configuration, otherwise `./headrace-data`. Those with an option `--address` reach one on the
+network, too: `headrace status --address HOST:PORT`, or `headrace --address HOST:PORT status`. See
+[the command line over the network](../guides/network.md).
 """
 
 

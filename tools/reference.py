@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, all_errors
 from headrace.spark_session.settings import APPLICATION, BULK, EVENTS, SESSION, SMALL, UI
-from tools import cli_reference, configuration, monitoring, obligations
+from tools import cli_reference, configuration, monitoring, obligations, services_reference
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = DOCS.parent / "examples"
@@ -36,6 +36,7 @@ _PARTS = {
     "targets": "Targets of a pipeline.",
     "config": "Configuration files and options.",
     "control": "The engine and its data directory.",
+    "serving": "The server on the network.",
 }
 
 _INTRODUCTION = """\
@@ -68,6 +69,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield DOCS / "reference" / "errors.md", "\n".join(_errors()) + "\n"
     yield DOCS / "reference" / "spark.md", "\n".join(_spark()) + "\n"
     yield DOCS / "reference" / "cli.md", "\n".join(cli_reference.page()) + "\n"
+    yield DOCS / "reference" / "services.md", "\n".join(services_reference.page()) + "\n"
     monitor = DOCS / "monitor.md"
     yield monitor, monitoring.with_table(monitor.read_text())
     yield EXAMPLES / "operate" / "grafana" / "headrace.json", monitoring.dashboard()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError, RefusedRow, RowRefused, RowsRefused
     from headrace.lake.target import table
     from headrace.observe.metrics import Metric
-    from headrace.pipeline.definition import DeadLetters, LagLimit, Pipeline
+    from headrace.pipeline.definition import TTL, DeadLetters, LagLimit, Pipeline
     from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
         derive,
@@ -55,13 +55,14 @@ if TYPE_CHECKING:
         where,
     )
     from headrace.runtime.info import LogInfo, PipelineInfo, SourceInfo, TableInfo, log
+    from headrace.server.network import serve
     from headrace.spark_session.session import spark
     from headrace.tables.columns import Row
     from headrace.targets.memory import TableChange, memory
     from headrace.targets.row_target import RowTarget
     from headrace.targets.target import FrameBatch
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - by the alphabet, TTL too
     "DeadLetter",
     "DeadLetters",
     "Engine",
@@ -83,6 +84,7 @@ __all__ = [
     "RowTarget",
     "RowsRefused",
     "SourceInfo",
+    "TTL",
     "TableChange",
     "TableInfo",
     "derive",
@@ -99,6 +101,7 @@ __all__ = [
     "record",
     "regex",
     "rename",
+    "serve",
     "spark",
     "sqlite",
     "table",
@@ -129,6 +132,7 @@ _MODULES = {
     "RowTarget": "headrace.targets.row_target",
     "RowsRefused": "headrace.errors",
     "SourceInfo": "headrace.runtime.info",
+    "TTL": "headrace.pipeline.definition",
     "TableChange": "headrace.targets.memory",
     "TableInfo": "headrace.runtime.info",
     "derive": "headrace.pipeline.steps",
@@ -145,6 +149,7 @@ _MODULES = {
     "record": "headrace.engine.engine",
     "regex": "headrace.pipeline.steps",
     "rename": "headrace.pipeline.steps",
+    "serve": "headrace.server.network",
     "spark": "headrace.spark_session.session",
     "sqlite": "headrace.capture.sqlite.source",
     "table": "headrace.lake.target",

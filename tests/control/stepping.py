@@ -42,6 +42,14 @@ class Stepping:
         self.emit: Callable[[Event], None] = self.events.append
         self.fence = Fence()
 
+    def clock(self) -> float:
+        """Return monotonic seconds, for the runs."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return the seconds since 1970, for the runs."""
+        return time.time()
+
     def read_log(self) -> LogReader:
         return LogReader.open(Files(self.disk, "/data"), "shop")
 
@@ -82,8 +90,8 @@ class Stepping:
             runner=runner or ArrowRunner(self.disk),
             store=store,
             files=Files(self.disk, "/data"),
-            clock=time.monotonic,
-            wall=time.time,
+            clock=self.clock,
+            wall=self.wall,
             ask_baseline=lambda table, newer_than: self.asked.append(table),
             flush_times=lambda entry: None,
             emit=lambda event: self.emit(event),

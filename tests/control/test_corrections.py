@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
+from headrace.changelog.change import Op, TableChanges
 from headrace.changelog.position import Position
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType
+from headrace.corrections.journal import Correction, Journal
 from headrace.errors import CannotReplay, StorageError
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.runtime.delivery import Delivery
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from headrace.storage.records import FileRecords
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.support.arrow_runner import ArrowRunner, Row
@@ -297,25 +308,155 @@ def test_a_correction_whose_dead_letters_were_not_resolved_is_completed(
         assert engine.dead_letters() == ()
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+def test_a_pipeline_of_changes_alone_replays_its_dead_letters(
+    market: Market, durable: bool
+) -> None:
+    orders, scripted, runner = memory(), ScriptedTarget(), Runner("bad")
+    target = scripted if durable else orders
+
+    def seen(key: int) -> object:
+        if durable:
+            return scripted.rows("orders").get((key,), {}).get("status")
+        return status(orders, key)
+
+    engine = market.engine(market.pipeline(target, mode="changes"), runner=runner)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 2, status="bad")
+        market.put("orders", 3, status="sent")
+        assert await_that(engine, lambda: seen(3) == "sent")
+        (letter,) = engine.dead_letters()
+        (outcome,) = engine.edit_dead_letter("orders", letter.position, {"status": "mended"})
+        assert (outcome.outcome, seen(2)) == ("applied", "mended")
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: seen(2) == "mended")
+        assert engine.dead_letters() == ()
+
+
+def test_a_pipeline_in_mode_baseline_refuses_a_replay(market: Market) -> None:
+    orders, runner = memory(), Runner("bad")
+    market.put("orders", 2, status="bad")
+    pipeline = market.pipeline(orders, mode="baseline")
+    with market.engine(pipeline, runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: len(engine.dead_letters()) == 1)
+        with pytest.raises(CannotReplay, match="mode baseline"):
+            engine.replay_dead_letters("orders")
+        assert len(engine.dead_letters()) == 1
+
+
 @pytest.mark.meets("R19", "R27")
-def test_an_edit_keeps_the_log_from_being_folded_until_the_row_changes(market: Market) -> None:
+def test_the_log_of_a_table_with_corrections_is_kept_from_where_progress_was_stored(
+    market: Market,
+) -> None:
     orders, runner = memory(), Runner("bad")
 
     def pinned() -> list[Position]:
         pins = engine.log_info("shop").pins
         return [each.position for each in pins if each.kind == "correction"]
 
-    with market.engine(market.pipeline(orders), runner=runner) as engine:
+    engine = market.engine(market.pipeline(orders), runner=runner)
+    with engine:
         assert engine.await_ready(PATIENCE)
         market.put("orders", 2, status="bad")
         assert await_that(engine, lambda: len(engine.dead_letters()) == 1)
         at = engine.dead_letters()[0].position
         assert pinned() == []
         engine.edit_dead_letter("orders", at, {"status": "mended"})
-        assert [each.commit for each in pinned()] == [at.commit]
+        (pin,) = pinned()
+        assert pin <= at
         market.put("orders", 3, status="sent")
         assert await_that(engine, lambda: status(orders, 3) == "sent")
-        assert [each.commit for each in pinned()] == [at.commit], "another row changed"
-        market.put("orders", 2, status="newer")
-        assert await_that(engine, lambda: status(orders, 2) == "newer")
-        assert pinned() == []
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        assert await_that(engine, lambda: status(orders, 3) == "sent")
+        assert pinned()[0].commit > at.commit, "the correction itself does not keep the log"
+
+
+def test_files_of_corrections_are_removed_once_nothing_needs_them(tmp_path: Path) -> None:
+    files = Files(RealDisk(), str(tmp_path))
+    journal = Journal.open(files, "orders", lambda: 1.0)
+    made = [add(journal, key, after=Position(1, key)) for key in range(1, 5)]
+    journal.override("orders", {packed(1): Position(1, 10), packed(2): Position(1, 20)})
+    rows = [change.rows for change in made[2].changes()]
+    assert not journal.tidy(Position(1, 10)), "a table may begin at the commit of the change"
+    assert journal.tidy(Position(1, 11))
+    assert [each.number for each in journal.all()] == [2, 3, 4]
+    again = Journal.open(files, "orders", lambda: 1.0)
+    assert [each.number for each in again.all()] == [2, 3, 4]
+    assert [each.ended for each in again.all()] == ["changed", None, None]
+    assert [change.rows for change in again.all()[1].changes()] == rows
+    assert again.tidy(Position(1, 30))
+    assert [each.number for each in again.all()] == [3, 4], "nobody overrides these"
+    left = sorted(path.name for path in (tmp_path / "corrections/orders").iterdir())
+    assert left == [f"{number:012x}.correction" for number in (3, 4, 7)]
+    new = add(again, 9, after=Position(1, 40))
+    assert new.number == 8, "no number is given twice"
+
+
+def test_files_that_a_checkpoint_has_replaced_do_not_count_if_they_are_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(RealDisk(), str(tmp_path))
+    journal = Journal.open(files, "orders", lambda: 1.0)
+    for key in (1, 2):
+        add(journal, key, after=Position(1, key))
+    journal.override("orders", {packed(1): Position(1, 10)})
+
+    def dies(*_: object) -> None:
+        raise StorageError("the disk is gone")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(FileRecords, "remove", dies)
+        journal.tidy(Position(1, 11))
+    again = Journal.open(files, "orders", lambda: 1.0)
+    assert [each.number for each in again.all()] == [2]
+    assert again.tidy(Position(1, 11))
+    left = sorted(path.name for path in (tmp_path / "corrections/orders").iterdir())
+    assert left == [f"{number:012x}.correction" for number in (2, 4)]
+
+
+def test_what_a_correction_did_to_some_of_its_rows_is_moved_alone(tmp_path: Path) -> None:
+    journal = Journal.open(Files(RealDisk(), str(tmp_path)), "orders", lambda: 1.0)
+    first = Position(1, 5)
+    keys = [packed(key) for key in (1, 2, 3)]
+    changes = segment([(Op.INSERT, None, 1), (Op.UPDATE, 1, 2), (Op.UPDATE, 2, 3)])
+    journal.add("edit", [changes], keys, first, settles=(), lineage="test/1", copy=1, note="")
+    journal.override("orders", {packed(3): Position(1, 7)})
+    moved = journal.move("orders", (1, Position(1, 8)), "test/1", Position(1, 9))
+    assert moved is not None
+    (part,) = moved.changes()
+    found = part.rows.select(["_op", "before", "after"]).to_pylist()
+    assert [each["_op"] for each in found] == [Op.DELETE, Op.DELETE]
+    assert [each["before"]["id"] for each in found] == [1, 2]
+    assert (moved.first.commit, [each.ended for each in journal.all()]) == (8, ["changed", None])
+    journal.override("orders", {packed(1): Position(1, 9)})
+    assert journal.move("orders", (1, Position(1, 8)), "test/1", Position(1, 9)) is None
+    assert journal.move("orders", (1, Position(1, 20)), "test/1", Position(1, 19)) is None
+    assert [each.ended for each in journal.all()] == ["changed", "reload"], "a row may have changed"
+
+
+def packed(key: int) -> bytes:
+    return b"\x01" + key.to_bytes(8, "little", signed=True)
+
+
+def segment(changes: Sequence[tuple[Op, int | None, int | None]]) -> TableChanges:
+    schema = TableSchema("orders", (Column("id", ValueType.parse("int64"), 1),), ("id",))
+    rows = [
+        {
+            "_op": int(op),
+            "before": None if before is None else {"id": before},
+            "after": None if after is None else {"id": after},
+        }
+        for op, before, after in changes
+    ]
+    return TableChanges(schema, pa.Table.from_pylist(rows, schema=schema.segment))
+
+
+def add(journal: Journal, key: int, after: Position) -> Correction:
+    changes = segment([(Op.INSERT, None, key)])
+    return journal.add(
+        "edit", [changes], [packed(key)], after, settles=(), lineage="test/1", copy=1, note=""
+    )

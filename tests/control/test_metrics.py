@@ -283,7 +283,7 @@ LAREDO = """
     laredo_pipeline_row_count laredo_pipeline_errors_total laredo_pipeline_dead_letters_total
     laredo_source_connected laredo_changes_received_total laredo_changes_applied_total
     laredo_pipeline_inserts_total laredo_pipeline_updates_total laredo_pipeline_deletes_total
-    laredo_pipeline_truncates_total
+    laredo_pipeline_truncates_total laredo_rows_expired_total laredo_pipeline_rows_expired_total
 """
 
 

@@ -66,6 +66,14 @@ def control(engine: Engine, shop: Shop) -> Iterator[Control]:
         yield Control.connect(shop.data)
 
 
+@pytest.fixture
+def address(control: Control, shop: Shop) -> Path:
+    """The socket that is listened on."""
+    found = server.announced(shop.data)
+    assert found is not None
+    return found.socket
+
+
 def posted(path: Path, where: str, body: bytes, kind: str = connect.UNARY) -> tuple[int, Any]:
     """Ask as any HTTP client would."""
     connection = http.client.HTTPConnection("localhost")
@@ -184,9 +192,9 @@ def test_what_a_killed_engine_left_is_recognised_and_replaced(shop: Shop, tmp_pa
 # -- the protocol -------------------------------------------------------------------------
 
 
-def test_it_speaks_connects_json(control: Control) -> None:
+def test_it_speaks_connects_json(address: Path) -> None:
     where = f"{connect.SERVICE}Query"
-    status, answer = posted(control._path, where, b'{"pipeline": "orders", "key": [3]}')
+    status, answer = posted(address, where, b'{"pipeline": "orders", "key": [3]}')
     assert status == 200
     assert answer["rows"] == [{"id": 3, "customer_id": 3, "status": "paid"}]
 
@@ -231,9 +239,9 @@ def test_it_speaks_connects_json(control: Control) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_connects_error(
-    control: Control, verb: str, body: bytes, kind: str, status: int, code: str
+    address: Path, verb: str, body: bytes, kind: str, status: int, code: str
 ) -> None:
-    found, answer = posted(control._path, f"{connect.SERVICE}{verb}", body, kind)
+    found, answer = posted(address, f"{connect.SERVICE}{verb}", body, kind)
     assert (found, answer["code"]) == (status, code)
     (detail,) = answer["details"]
     assert detail["type"] == "headrace.v1.Error"
@@ -241,8 +249,8 @@ def test_what_cannot_be_answered_is_connects_error(
     assert detail["debug"]["remedy"]
 
 
-def test_a_wrong_path_is_refused(control: Control) -> None:
-    assert posted(control._path, "/other/Status", b"{}")[0] == 400
+def test_a_wrong_path_is_refused(address: Path) -> None:
+    assert posted(address, "/other/Status", b"{}")[0] == 400
 
 
 def test_an_engine_that_becomes_ready_while_it_is_looked_at_is_not_ready_yet(

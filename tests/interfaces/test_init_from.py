@@ -55,7 +55,7 @@ tables = [
       }}
       {{ type = http-sync, base_url = "https://x", auth_header = "Bearer {SECRET}" }}
     ]
-    ttl {{ mode = field }}
+    ttl {{ mode = field, field = "until", check_interval = "30s", then = delete }}
   }}
   {{
     source = "PG Other", schema = sales, table = orders
@@ -63,6 +63,7 @@ tables = [
       {{ type = indexed-memory, error_handling.on_persistent_failure = stop_all }}
       {{ type = indexed-memory, filters = [{{ type = custom, x = "{SECRET}" }}] }}
     ]
+    ttl {{ mode = function, field = x }}
   }}
   {{ source = lake, schema = public, table = x, targets = [{{ type = indexed-memory }}] }}
 ]
@@ -100,7 +101,9 @@ def test_what_has_a_counterpart_is_carried_over(made: Conversion) -> None:
         "lookup_fields": ["id"],
         "indexes": {"by_customer": {"fields": ["customer_id"]}},
     }
+    assert orders["ttl"] == {"field": "until", "scan": "30000ms"}
     assert shown["pipelines"]["sales.orders"]["tables"] == ["sales.orders"]
+    assert "ttl" not in shown["pipelines"]["sales.orders"]
     assert (made.sources, made.pipelines) == (2, 2)
 
 
@@ -111,7 +114,8 @@ def test_what_has_a_counterpart_is_carried_over(made: Conversion) -> None:
         "sources.lake",
         "tables[0].targets[0].buffer.max_size",
         "tables[0].targets[1]",
-        "tables[0].ttl.mode",
+        "tables[0].ttl.then",
+        "tables[1].ttl.mode",
         "tables[1].targets[1]",
         "tables[2].targets[0]",
         "grpc.port",

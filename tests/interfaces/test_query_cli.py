@@ -23,7 +23,8 @@ from headrace.cli import main
 from headrace.cli.query import change_line, row_table
 from headrace.errors import BadRequest, UnknownIndex
 from headrace.targets.memory import memory
-from tests.interfaces.at_work import AtWork, environment, lines_of, told
+from tests.interfaces.at_work import AtWork, environment, lines_of, printed, told
+from tests.interfaces.network_front import front, service_of
 from tests.support.patience import patience
 from tests.support.shop import Shop
 
@@ -44,6 +45,32 @@ def test_a_row_is_found_by_key_and_by_lookup(
     assert [line.split() for line in page.splitlines()] == [
         [name, str(value)] for name, value in SEVEN.items()
     ]
+
+
+def test_the_schema_tells_the_columns_and_by_what_rows_are_found(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *lines = told(capsys, "schema", "orders").splitlines()
+    assert head.split() == ["COLUMN", "OF", "orders", "TYPE", "FOUND", "BY"]
+    assert [line.split() for line in lines] == [
+        ["id", "int64", "--key,", "--lookup"],
+        ["customer_id", "int64", "--index", "by_customer"],
+        ["status", "text"],
+        ["card", "text"],
+    ]
+    (table,) = lines_of(told(capsys, "schema", "orders", "--table", "orders", "--json"))
+    assert (table["table"], table["key"]) == ("orders", ["id"])
+    assert main.exit_code(["schema", "orders", "--table", "bills"]) == 2
+    assert "Use one of orders." in capsys.readouterr().err
+
+
+def test_a_target_that_is_not_in_memory_has_no_schema_here(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lake = {"pipeline": "lake", "readable": False, "tables": []}
+    with front(service_of(Tables=lambda _: lake)) as served:
+        code, out, err = printed(capsys, "schema", "lake", "--address", served.address)
+    assert (code, out, "cannot be queried" in err) == (2, "", True)
 
 
 def test_a_key_without_a_row_is_exit_code_1(

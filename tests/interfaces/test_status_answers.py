@@ -269,8 +269,8 @@ def test_an_engine_that_becomes_ready_meanwhile_is_not_ready_with_what_was_there
         engine.pause()
         collected = engine.pipelines
 
-        def pipelines() -> Any:
-            found = collected()
+        def pipelines(*, count: bool) -> Any:
+            found = collected(count=count)
             engine.resume()
             assert engine.await_ready(PATIENCE)
             return found

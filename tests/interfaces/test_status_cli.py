@@ -48,6 +48,7 @@ VERBS: list[list[str]] = [
     ["health"],
     ["metrics"],
     ["query", "orders"],
+    ["schema", "orders"],
     ["watch", "orders", "--rows", "--limit", "1"],
     ["pause", "orders"],
     ["resume", "orders"],
@@ -131,7 +132,7 @@ def test_verbose_status_has_the_counts_by_table_and_operation(
 ) -> None:
     head, row, *rest = told(capsys, "status", "--verbose").splitlines()
     assert head.split()[:6] == ["PIPELINE", "TABLE", "INSERTS", "UPDATES", "DELETES", "TRUNCATES"]
-    assert row.split() == ["orders", "orders", "0", "0", "0", "0", "10", "0", "0", "-"]
+    assert row.split() == ["orders", "orders", "0", "0", "0", "0", "10", "0", "0", "0", "-"]
     assert rest == told(capsys, "status").splitlines()
     (shown,) = lines_of(told(capsys, "status", "--json"))[0]["pipelines"]
     assert shown["counts"]["baseline_rows"] == 10
@@ -143,14 +144,14 @@ def test_with_several_tables_verbose_status_also_has_those_of_the_pipeline() -> 
         return {"counts": asdict(OperationCounts(**counts)), "last_change": None}
 
     tables = [{"table": name, **of(inserts=1)} for name in ("orders", "customers")]
-    pipeline = {"name": "shop", "tables": tables, **of(inserts=2, errors=3)}
+    pipeline = {"name": "shop", "tables": tables, **of(inserts=2, expired=4, errors=3)}
     shown = io.StringIO()
     Console(file=shown, width=200).print(counts_table({"pipelines": [pipeline]}))
     _, *rows = [line.split() for line in shown.getvalue().splitlines()]
     assert rows == [
-        ["shop", "orders", "1", "0", "0", "0", "0", "0", "0", "-"],
-        ["shop", "customers", "1", "0", "0", "0", "0", "0", "0", "-"],
-        ["shop", "(all)", "2", "0", "0", "0", "0", "3", "0", "-"],
+        ["shop", "orders", "1", "0", "0", "0", "0", "0", "0", "0", "-"],
+        ["shop", "customers", "1", "0", "0", "0", "0", "0", "0", "0", "-"],
+        ["shop", "(all)", "2", "0", "0", "0", "0", "4", "3", "0", "-"],
     ]
 
 

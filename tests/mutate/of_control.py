@@ -36,13 +36,13 @@ OF_CONTROL = (
         "runtime/target_load.py",
         "all(load and load.last <= end for load in loads)",
         "all(load and load.first <= end for load in loads)",
-        also=(("runtime/model.py", " and goal >= self.last\n", "\n"),),
+        also=(("runtime/model.py", " and goal >= self.last and (", " and ("),),
     ),
     Mutation(
         "a reloaded table shown before it is exact",
         "runtime/model.py",
-        " and goal >= self.last\n",
-        "\n",
+        " and goal >= self.last and (",
+        " and (",
         test=(
             f"{GUARDS}::test_a_reloaded_table_is_not_shown_before_the_log_has_all_that_its_copy_saw"
         ),

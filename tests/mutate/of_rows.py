@@ -2,11 +2,57 @@
 
 from __future__ import annotations
 
-from tests.mutate.mutation import GUARDS, Mutation
+from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
 
 CORRECTIONS = "tests/control/test_corrections.py"
+TTL = "tests/control/test_ttl.py"
 
 OF_ROWS = (
+    Mutation(
+        "rows that have expired come back when a table is rebuilt",
+        "runtime/delivery.py",
+        "            self.expiry.recall(store.expired_upto(self.name))\n",
+        "            pass\n",
+        test=(
+            f"{TTL}::test_expired_rows_do_not_come_back_when_the_table_is_rebuilt"
+            "_with_a_clock_set_back"
+        ),
+    ),
+    Mutation(
+        "rows that have expired come back by a reload",
+        "runtime/target_load.py",
+        "                self._delivery.expire_loaded(member, load, at)\n",
+        "",
+        test=f"{TTL}::test_expired_rows_do_not_come_back_by_a_reload",
+    ),
+    Mutation(
+        "rows expire by a watermark that is not stored",
+        "corrections/expiry.py",
+        "        self._store(upto)\n",
+        "",
+        test=f"{TTL}::test_what_has_expired_is_stored_before_a_row_is_deleted",
+    ),
+    Mutation(
+        "a row is deleted that was refreshed before its old time had passed",
+        "corrections/expiry.py",
+        "    return Position(position.epoch, position.commit, max(",
+        "    return Position(position.epoch, position.commit + 1, max(",
+        test=f"{TTL}::test_a_row_that_gets_a_later_time_stays",
+    ),
+    Mutation(
+        "a scan takes the place of a correction that comes next",
+        "runtime/delivery.py",
+        "            and self.journal.next(lineage, (member.table,), reached, end, None) is None\n",
+        "",
+        test=f"{TTL}::test_a_scan_waits_for_a_correction_that_stands_where_it_would",
+    ),
+    Mutation(
+        "a row that has expired before it arrives is shown",
+        "corrections/expiry.py",
+        "        if not gone.any():\n            return rows\n        mask",
+        "        if gone is not None:\n            return rows\n        mask",
+        test=f"{TTL}::test_a_row_that_has_expired_is_not_shown_when_it_arrives",
+    ),
     Mutation(
         "a direct batch computes the rows that wait for a dead letter",
         "pipeline/job.py",
@@ -145,10 +191,48 @@ OF_ROWS = (
     ),
     Mutation(
         "a correction is lost where the log is folded",
+        "runtime/delivery.py",
+        "        self.journal.move(member.table, loaded, lineage, known)\n",
+        "",
+        test=f"{FINDINGS}"
+        "::test_an_edit_stays_although_the_log_is_folded_past_it_and_the_target_is_rebuilt",
+    ),
+    Mutation(
+        "the log is folded past where it is known which corrections count",
         "runtime/retention.py",
-        '            pins.append(Pin("correction", run.name, before_commit(oldest)))\n',
-        "            pass\n",
-        test=f"{CORRECTIONS}::test_an_edit_keeps_the_log_from_being_folded_until_the_row_changes",
+        '            yield Pin("correction", f"{run.name}/{member.table}", before_commit(at))\n',
+        "            yield from ()\n",
+        test=f"{CORRECTIONS}"
+        "::test_the_log_of_a_table_with_corrections_is_kept_from_where_progress_was_stored",
+    ),
+    Mutation(
+        "a correction is moved over a change that came after it",
+        "corrections/journal.py",
+        "            if in_log(known) < in_log(first):\n",
+        "            if False:\n",
+        test=f"{CORRECTIONS}::test_what_a_correction_did_to_some_of_its_rows_is_moved_alone",
+    ),
+    Mutation(
+        "a correction is applied twice",
+        "corrections/journal.py",
+        "                and each.first > after\n",
+        "                and each.last >= after\n",
+        test=f"{CORRECTIONS}::test_a_durable_target_gets_each_correction_once",
+    ),
+    Mutation(
+        "a correction that a table may still need is removed",
+        "corrections/journal.py",
+        "    if correction.counts and len(correction.changed) < len(correction.record.keys):\n",
+        "    if False:\n",
+        test=f"{CORRECTIONS}::test_files_of_corrections_are_removed_once_nothing_needs_them",
+    ),
+    Mutation(
+        "a table is shown before the corrections of its last commit",
+        "runtime/model.py",
+        "        return at and goal >= self.last and (goal.ordinal <= CHANGES_END or"
+        " self.reached >= goal)\n",
+        "        return at and goal >= self.last\n",
+        seeds=220,
     ),
     Mutation(
         "an edit is delivered again after a reload",

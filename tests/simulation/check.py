@@ -14,11 +14,12 @@ from headrace.runtime.model import TableState
 from headrace.storage.files import Files
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Violation
-from tests.simulation.engine import ROOT
+from tests.simulation.engine import ROOT, WALL
 from tests.simulation.letters import check_letters
 from tests.simulation.lives import Life, Seat
 from tests.simulation.sent import check_sent
 from tests.simulation.target import DurableTarget
+from tests.simulation.ttl import all_looked_for, expired_rows
 from tests.simulation.world import World
 
 Place = tuple[int, int, int]
@@ -43,6 +44,7 @@ def at_rest(world: World) -> bool:
             for member in each.run.members
         )
         and (bool(stopped) or world.database.acknowledged_upto == end)
+        and all_looked_for(life, WALL + world.now + world.database.skew, stopped)
     )
 
 
@@ -70,8 +72,10 @@ def check(world: World) -> None:
     """Raise `Violation` if anything is not as it must be; the world is at rest."""
     assert world.life is not None
     world.watch.corrected(world.life.engine)
+    world.counts["correction moved"] = sum(each.moved for each in world.watch.corrections.all())
     _check_answers(world)
     _check_targets(world)
+    world.counts["rows expired"] = expired_rows(world.life)
     _check_log(world)
 
 
@@ -123,10 +127,12 @@ def _check_table(world: World, seat: Seat, table: str) -> None:
         raise Violation(f"p{seat.number} has {table} of another life")
     replay = world.watch.replays.at(seat.number, seat.flow, table, began, database.position.commit)
     found = seat.target.seen(table)
-    if not replay.agrees(found):
-        raise Violation(f"p{seat.number} holds {found} of {table}, and should {replay.shown()}")
+    if not replay.agrees(found, seat.upto):
+        wanted = replay.shown(seat.upto)
+        raise Violation(f"p{seat.number} holds {found} of {table}, and should {wanted}")
     if began.baseline:
-        source = seat.flow.expected({key: row for (key,), row in database.rows(table).items()})
+        rows = {key: row for (key,), row in database.rows(table).items()}
+        source = seat.flow.expected(rows, seat.upto)
         other = {key for key in {*source, *found} if source.get(key) != found.get(key)}
         if not other <= replay.held | replay.corrected_keys:
             raise Violation(f"p{seat.number} holds {found} of {table}, and the source {source}")

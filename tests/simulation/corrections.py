@@ -40,6 +40,18 @@ class Made(NamedTuple):
 
     number: int
 
+    holds: Mapping[object, tuple[int, int]]
+    """By key, the commit and ordinal of the first of its dead letters that it applied."""
+
+    moved: bool = False
+    """Whether it has what earlier ones did, for a table that is loaded from rows after them."""
+
+    def has(self, at: Position) -> bool:
+        """Whether one of its changes is there."""
+        place = (self.first.epoch, self.first.commit)
+        index = at.ordinal - self.first.ordinal
+        return (at.epoch, at.commit) == place and 0 <= index < len(self.changes)
+
     def covered_by(self, began: Beginning, copy: int) -> bool:
         """Whether rows that were copied later replace it."""
         return copy > self.copy and began.commit >= self.first.commit
@@ -65,7 +77,11 @@ class Corrections:
                 for made in self._made.values()
                 if (made.pipeline, made.table, made.life) == (pipeline, table, began.life)
                 and made.first.epoch == began.epoch
-                and made.first.commit >= began.commit
+                and (
+                    made.first.commit == began.commit
+                    if made.moved
+                    else made.first.commit >= began.commit
+                )
                 and not made.covered_by(began, copy)
             ),
             key=lambda made: made.first,
@@ -88,16 +104,25 @@ class Corrections:
             for part in correction.changes()
             for row in part.rows.to_pylist()
         ]
+        if correction.record.kind == "move":
+            self._check_moved(pipeline, correction, life, changes)
         settles = []
         wanted: list[Change] = []
+        holds: dict[object, tuple[int, int]] = {}
         for letter in correction.record.settles:
             at = Position.parse(letter.position)
             found = self._origin(pipeline, correction.table, log, life, at, letter, baselines)
             wanted.append(found)
             side = found.after or found.before or {}
+            begins = (at.commit, min(at.ordinal, CHANGES_END) if letter.baseline else at.ordinal)
+            for each in (found.before, found.after):
+                if each is not None:
+                    holds[each["id"]] = min(begins, holds.get(each["id"], begins))
             settles.append((at, letter.baseline, side["id"] if letter.baseline else None))
         edited = correction.record.kind == "edit"
-        for has, must, (at, _, _) in zip(changes, wanted, settles, strict=True):
+        moved = correction.record.kind == "move"
+        sources = () if moved else zip(changes, wanted, settles, strict=True)
+        for has, must, (at, _, _) in sources:
             same = (has.op, has.before, has.after) == (must.op, must.before, must.after)
             mended = must.after is not None and {**must.after, "note": MENDED} == has.after
             asked = edited and (pipeline, correction.table, at) in self.edits
@@ -120,8 +145,62 @@ class Corrections:
             frozenset(keys),
             frozenset(settles),
             correction.number,
+            holds,
+            moved,
         )
         return True
+
+    def lost(self, pipeline: int, table: TableName, began: Beginning, copy: int) -> list[str]:
+        """Return which rows a table that began with folded rows lacks: corrected before, as is."""
+        mine = self.of(pipeline, table, began, copy)
+        moved = {key for made in mine if made.first.commit == began.commit for key in made.keys}
+        return [
+            f"{made.first} decides about {key}"
+            for made in self._made.values()
+            if began.folded
+            and (made.pipeline, made.table, made.life) == (pipeline, table, began.life)
+            and made.log == began.log
+            and made.first.epoch == began.epoch
+            and made.first.commit < began.commit
+            and not made.covered_by(began, copy)
+            for key in made.keys - moved
+            if self._decider(pipeline, table, made.life, key, began.commit) is made
+        ]
+
+    def _decider(
+        self, pipeline: int, table: TableName, life: int, key: object, commit: int
+    ) -> Made | None:
+        """Return the correction that decides about a row as of a commit of the source."""
+        found = max(
+            (
+                made
+                for made in self._made.values()
+                if (made.pipeline, made.table, made.life) == (pipeline, table, life)
+                and made.first.commit < commit
+                and key in made.keys
+            ),
+            key=lambda made: made.first,
+            default=None,
+        )
+        if found is None:
+            return None
+        for number in range(found.first.commit + 1, commit + 1):
+            for name, change in self._database.truth[life][number]:
+                sides = [side["id"] for side in (change.before, change.after) if side is not None]
+                if name == table and (change.op == Op.TRUNCATE or key in sides):
+                    return None
+        return found
+
+    def _check_moved(
+        self, pipeline: int, correction: Correction, life: int, changes: Sequence[Change]
+    ) -> None:
+        """Check that a correction has exactly what earlier ones did to its rows."""
+        has = _rows_after(changes)
+        for key, row in has.items():
+            at = correction.first.commit
+            made = self._decider(pipeline, correction.table, life, key, at)
+            if made is None or _rows_after(made.changes)[key] != row:
+                raise Violation(f"p{pipeline} has moved {row} of {key} to {at}, from {made}")
 
     def _origin(
         self,
@@ -153,6 +232,17 @@ class Corrections:
             if name == table and change.ordinal == at.ordinal:
                 return change
         raise Violation(f"p{pipeline} settles a dead letter at {at}, which the source never sent")
+
+
+def _rows_after(changes: Sequence[Change]) -> dict[object, Mapping[str, object] | None]:
+    """Return, for each key of these changes, the row that they leave."""
+    rows: dict[object, Mapping[str, object] | None] = {}
+    for change in changes:
+        if change.before is not None:
+            rows[change.before["id"]] = None
+        if change.after is not None:
+            rows[change.after["id"]] = change.after
+    return rows
 
 
 def _change(row: Mapping[str, Any], table: TableName) -> Change:

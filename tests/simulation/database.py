@@ -42,6 +42,8 @@ class Database(MemorySource):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__("shop", clock=clock)
+        self.skew = 0.0
+        """Seconds by which the wall clock of engines is wrong."""
         self.away = False
         self.lost_answers = 0
         """How many acknowledgements will take effect and fail nevertheless."""

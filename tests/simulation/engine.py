@@ -77,6 +77,11 @@ class ShakyStore(ProgressStore):
         super().forget_intent(pipeline)
         self._lose(done)
 
+    def expire(self, pipeline: str, upto: int) -> None:
+        done = self._fault()
+        super().expire(pipeline, upto)
+        self._lose(done)
+
     def set_paused(self, pipeline: str, paused: bool) -> None:
         done = self._fault()
         super().set_paused(pipeline, paused)
@@ -246,7 +251,7 @@ class Engine:
             store=self.store,
             files=self.files,
             clock=self._clock,
-            wall=lambda: WALL + self._clock(),
+            wall=lambda: WALL + self._clock() + self._database.skew,
             ask_baseline=self.recording.ask_baseline,
             flush_times=self.recording.flush_times,
         )
@@ -340,6 +345,7 @@ class Engine:
             or self.log.last_entry > driven.seen
             or driven.run.requests > driven.heeded
             or self._clock() >= driven.due
+            or (driven.pause == IDLE and driven.run.wakes_in == 0)
         ]
 
     def drive(self, driven: Driven) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.changelog.schema import TableName
+from headrace.corrections.expiry import Expiry
 from headrace.targets.memory import ChangeReader
 from headrace.testing.source import MemoryPosition
 from tests.simulation.engine import Engine, RecorderLife
@@ -23,6 +24,12 @@ class Seat:
 
     target: DurableTarget | WatchedMemory
     readers: dict[TableName, ChangeReader] = field(default_factory=dict)
+    expiry: Expiry | None = None
+
+    @property
+    def upto(self) -> int:
+        """The watermark up to which its rows have expired."""
+        return 0 if self.expiry is None else self.expiry.mark.upto
 
 
 @dataclass(slots=True)

@@ -147,6 +147,8 @@ class Replay:
             # one, or in a newer copy that was in the log already, and that does not cover it.
             others = self.began.folded or self.began.baseline not in {b for _, b, _ in settled}
             elsewhere = each.baseline is not None and others
+            # And where a correction was moved, its change may fail there.
+            elsewhere |= any(other.moved and other.has(at) for other in self.made())
             if (at, each.baseline, key) not in settled and not elsewhere:
                 self.left.append(f"{made.first} leaves {each}")
             self.letters.remove(each)
@@ -156,13 +158,13 @@ class Replay:
             self._apply(change)
         self.corrected_keys |= made.keys - self.held
 
-    def shown(self) -> dict[object, dict[str, object]]:
-        """Return what readers must see."""
-        return self.flow.expected(self.rows)
+    def shown(self, upto: int = 0) -> dict[object, dict[str, object]]:
+        """Return what readers must see, as of a watermark."""
+        return self.flow.expected(self.rows, upto)
 
-    def agrees(self, found: Mapping[object, object]) -> bool:
+    def agrees(self, found: Mapping[object, object], upto: int = 0) -> bool:
         """Whether that is what readers must see; of doubtful rows either will do."""
-        wanted = self.shown()
+        wanted = self.shown(upto)
         keys = (found.keys() | wanted.keys()) - self.doubtful
         return all(found.get(key) == wanted.get(key) for key in keys)
 
@@ -195,11 +197,22 @@ class Replay:
                 self.failed.add(letter)
             self._note(letter)
             return
+        if self._is_corrected(change, keys):
+            return
         self.corrected_keys -= keys
         if change.before is not None:
             self.rows.pop(change.before["id"], None)
         if change.after is not None:
             self.rows[change.after["id"]] = change.after
+
+    def _is_corrected(self, change: Change, keys: set[object]) -> bool:
+        """Whether a row was held here, by what a later correction has applied since."""
+        at = (change.commit, change.ordinal)
+        return any(
+            (made.first.commit, made.first.ordinal) > at and made.holds.get(key, at) < at
+            for made in self.made()
+            for key in keys & made.holds.keys()
+        )
 
     def _note(self, letter: Letter) -> None:
         self.letters.append(letter)

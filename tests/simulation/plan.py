@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from random import Random
 
 from headrace.changelog.schema import TableName
@@ -93,6 +94,8 @@ class Flow:
 
     on_error: OnError
     names: tuple[tuple[str, str], ...]
+    scan: float = 0.0
+    """How often rows are looked for that have expired; 0: they never do."""
 
     @property
     def key(self) -> str:
@@ -125,12 +128,14 @@ class Flow:
         """Return whether a row cannot be computed."""
         return self.breaks and row["note"] == BAD and self.passes(row)
 
-    def expected(self, rows: Mapping[object, Row]) -> dict[object, dict[str, object]]:
-        """Return what the target must hold of these rows of the source."""
+    def expected(
+        self, rows: Mapping[object, Row], upto: int = 0
+    ) -> dict[object, dict[str, object]]:
+        """Return what the target must hold of these rows of the source, as of a watermark."""
         names = dict(self.names)
         found = {}
         for key, row in rows.items():
-            if not self.passes(row):
+            if not self.passes(row) or (self.scan and has_expired(row["note"], upto)):
                 continue
             found[key] = {
                 names.get(name, name): value
@@ -165,6 +170,9 @@ class Plan:
     care: LogOptions | None
     """How the log is kept; None: all of it is."""
 
+    expires: bool = False
+    """Whether notes are times, at which rows of some pipelines expire."""
+
     @classmethod
     def of(cls, dice: Random) -> Plan:
         """Throw the dice."""
@@ -193,7 +201,7 @@ class Plan:
         for action, weight in OFTEN.items():
             if dice.random() < 0.2:
                 weights[action] = weight
-        return cls(
+        plan = cls(
             flows=flows,
             limits=limits,
             weights=weights,
@@ -208,6 +216,16 @@ class Plan:
             inserts_replace=dice.random() < 0.3,
             care=_care(dice),
         )
+        return _with_many_corrections(plan, dice) if dice.random() < 0.1 else plan
+
+
+def has_expired(note: object, upto: int) -> bool:
+    """Return whether a note is a time, and not after a watermark in microseconds."""
+    try:
+        time = datetime.fromisoformat(str(note))
+    except ValueError:
+        return False
+    return round(time.timestamp() * 1_000_000) <= upto
 
 
 PLENTY = DeadLetters(max_per_batch=10_000, max_keys=10_000)
@@ -233,6 +251,37 @@ def _care(dice: Random) -> LogOptions | None:
         keep=dice.choice((0.0, 0.0, 1.0, 100.0)),
         lease=dice.choice((0.5, 20.0)),
         keep_baselines=dice.choice((None, None, True, False)),
+    )
+
+
+def _with_many_corrections(plan: Plan, dice: Random) -> Plan:
+    """Return a plan in which rows are corrected, and the log is folded past that, all the time."""
+    flows = tuple(
+        replace(each, breaks=True, filtered=False, on_error=PLENTY, mode="baseline_then_changes")
+        for each in plan.flows
+    )
+    target = dice.choice(("memory", "memory", "memory", "database"))
+    folds = {"fold_seconds": 0, "fold_bytes": 1, "work_seconds": 0, "care_seconds": 0}
+    weights = {
+        **{name: plan.weights.get(name, 0) for name in (*CALM, "arm_kill", "arm_other", "reload")},
+        "edit_letters": 16,
+        "replay_letters": 5,
+        "clock": 12,
+        "busy": 16,
+        "restart": 3,
+        "kill_engine": 4,
+        "power_cut": 2,
+    }
+    return replace(
+        plan,
+        flows=(replace(flows[0], target=target), *flows[1:]),
+        limits={**plan.limits, **folds, "fold_rows": 400_000},
+        weights={name: weight for name, weight in weights.items() if weight},
+        warm=True,
+        action_count=60,
+        bad_share=dice.choice((0.15, 0.3)),
+        truncate_share=0.02,
+        care=LogOptions(keep=0.0, keep_baselines=dice.choice((None, True))),
     )
 
 

@@ -23,7 +23,7 @@ from headrace.storage.killpoints import (
     TABLE_SWITCHED,
     TARGET_WRITTEN,
 )
-from tests.simulation import check
+from tests.simulation import check, ttl
 from tests.simulation.corrections import MENDED
 from tests.simulation.database import TABLES, Violation
 from tests.simulation.hooks import played
@@ -189,6 +189,7 @@ class Story:
         if failed is not None:
             raise Violation(f"the recorder stopped for good: {failed.error()}")
         self.world.watch.look(life)
+        self.world.watermarks.look(life)
 
     def _other(self) -> None:
         """Take a turn while somebody else is in the middle of a step."""
@@ -221,6 +222,8 @@ class Story:
         note = self.dice.choice((None, "", "x", "a longer note"))
         if self.dice.random() < self.world.plan.bad_share:
             note = BAD
+        if self.world.plan.expires:
+            note = ttl.note(self.world.database, self.world.now, self.dice, note)
         return {"id": key, "kind": self.dice.choice(KINDS), "n": self._value, "note": note}
 
     def _write(self) -> None:
@@ -260,6 +263,14 @@ class Story:
 
     def _clock(self) -> None:
         self.world.now += self.dice.choice(CLOCK_STEPS)
+
+    def _rows_expire(self) -> None:
+        """Let as much time pass as a scan waits for, and let everybody have a turn."""
+        self.world.now += self.dice.choice(ttl.PAUSES)
+        self._round()
+
+    def _clock_back(self) -> None:
+        self.world.database.skew = self.dice.choice(ttl.SET_BACK)
 
     def _busy(self) -> None:
         """Let everybody have a turn or two, in order, with writes in between."""

@@ -10,12 +10,16 @@ import pytest
 
 from headrace.capture.messages import Flushed, LagReport, StateReport
 from headrace.changelog.reader import LogReader, LogWriter
+from headrace.deadletters.ledger import Selection
 from headrace.errors import Fenced, LostLog, StorageError, TargetError
+from headrace.runtime.corrections import ReplayRequest
+from headrace.runtime.info import LogOptions
 from headrace.runtime.model import TableState
 from headrace.runtime.source_run import SourceRun
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemoryCopy, MemorySource
+from tests.simulation.corrections import MENDED
 from tests.simulation.hooks import played, staged
 from tests.simulation.lives import Life
 from tests.simulation.plan import BAD, PLENTY, Flow
@@ -432,3 +436,59 @@ def test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_t
     assert run.state == TableState.RELOADING
     assert set(target_of(life).rows("orders")) == {(1,), (3,)}
     assert [letter.key for letter in run.delivery.dead_letters.all()] == [(2,), (2,)]
+
+
+FOLDS = {"fold_seconds": 0, "fold_bytes": 1, "fold_share": 1_000, "care_seconds": 0}
+
+
+def fold(world: World) -> None:
+    """Change another row, and go on until the log is folded past everything before."""
+    before = len(world.watch.copies)
+    for number in range(100):
+        world.database.emit_update("orders", {**row(1), "n": 1_000 + number})
+        world.now += 11.0
+        rounds(world, 3)
+        if len(world.watch.copies) > before + 2:
+            return
+    raise AssertionError("the log was not folded")
+
+
+@pytest.mark.meets("R19", "R27", "ACC-16")
+def test_an_edit_stays_although_the_log_is_folded_past_it_and_the_target_is_rebuilt() -> None:
+    with staged(), played(lambda name: None, FOLDS):
+        world = calm(replace(PLAIN, target="memory"))
+        world.plan = replace(world.plan, care=LogOptions(keep=0.0))
+        world.start()
+        rounds(world)
+        world.database.emit_insert("orders", row(2, BAD))
+        world.now += 1.1
+        rounds(world)
+        run = life_of(world).engine.driven[0].run
+        (letter,) = run.delivery.dead_letters.all()
+        world.watch.corrections.edits.add((0, "orders", letter.position))
+        selection = Selection(table="orders", position=letter.position)
+        run.corrections.ask(ReplayRequest(selection, {"note": MENDED}))
+        run.requests += 1
+        rounds(world)
+        world.watch.look(life_of(world))
+        assert life_of(world).seats[0].target.seen("orders")[2] == row(2, MENDED)
+        for moves in (1, 2, 3):
+            fold(world)
+            (made,) = (each for each in run.delivery.journal.all() if each.ended is None)
+            assert life_of(world).engine.log.floor.commit > made.first.commit, "it keeps the log"
+            world.watch.look(life_of(world))
+            world.power_cut()
+            world.start()
+            world.now += 60
+            rounds(world, 20)
+            life = life_of(world)
+            run = life.engine.driven[0].run
+            assert run.ready
+            world.watch.look(life)
+            assert life.seats[0].target.seen("orders")[2] == row(2, MENDED)
+            assert run.delivery.dead_letters.all() == ()
+            assert sum(each.moved for each in world.watch.corrections.all()) == moves
+        fold(world)
+        files = [name for name in world.disk._names if name.endswith(".correction")]
+        assert len(files) < 6, "the files of those that were moved are removed"
+        world.connection.close()

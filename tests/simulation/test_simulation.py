@@ -14,6 +14,7 @@ from tests.simulation.__main__ import report
 from tests.simulation.failed_seeds import FAILED_SEEDS
 from tests.simulation.hooks import staged
 from tests.simulation.story import play
+from tests.simulation.ttl import FIRST, seeds
 from tests.support.seeds import chosen_by_the_commit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +27,9 @@ by one below 210.
 
 SHARES = 5
 """So few that each comes by every point, and so many that two processes can share them."""
+
+EXPIRING = 60
+"""Those with rows that expire."""
 
 CHOSEN = 300
 """Others, which a commit brings with it."""
@@ -65,6 +69,15 @@ def test_whatever_happens_the_target_ends_up_like_the_source(share: int) -> None
     assert total["letters superseded"] > 0
     assert {point for point in POINTS if not total[f"point {point}"]} == set()
     play_all(FAILED_SEEDS[share::SHARES])
+
+
+@pytest.mark.slow
+@pytest.mark.meets("R38")
+def test_rows_that_have_expired_never_come_back() -> None:
+    total = play_all(seeds(FIRST, EXPIRING))
+    assert total["rows expired"] > 0
+    assert total["act clock_back"] > 0
+    assert total["reload done"] > 0
 
 
 @pytest.mark.ci

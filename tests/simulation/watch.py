@@ -6,7 +6,8 @@ It looks at the disk as a power cut would leave it, and at targets as a reader d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from headrace.changelog.entries import AnyEntry, Baseline, Compacted, Flush, Gap, Heartbeat, decode
@@ -177,14 +178,26 @@ class Watch:
         """Note the corrections that an engine's pipelines have; return how many are new."""
         self.scan()
         new = 0
-        for number, driven in enumerate(engine.driven):
-            journal = driven.run.delivery._journal
-            for each in journal.all() if journal is not None else ():
-                if each.ended == "dropped":
-                    continue
-                life = int(each.record.lineage.rpartition("/")[2])
-                new += self.corrections.note(number, each, self.log, life, self.baselines)
+        with self._undisturbed():
+            for number, driven in enumerate(engine.driven):
+                journal = driven.run.delivery._journal
+                for each in journal.all() if journal is not None else ():
+                    if each.ended == "dropped":
+                        continue
+                    life = int(each.record.lineage.rpartition("/")[2])
+                    new += self.corrections.note(number, each, self.log, life, self.baselines)
         return new
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Read the disk without faults, which are for the product, and without a turn of others."""
+        disk = self._disk
+        step, faults = disk.on_step, disk._faults
+        disk.on_step, disk._faults = None, []
+        try:
+            yield
+        finally:
+            disk.on_step, disk._faults = step, faults
 
     def _made(self, number: int, table: TableName, began: Beginning) -> list[Made]:
         copy = self.every_copy.get((began.log, began.baseline), 0)
@@ -206,21 +219,26 @@ class Watch:
     def look_at(self, seat: Seat) -> None:
         """Compare what a target shows with what it must show there."""
         target, flow = seat.target, seat.flow
+        upto = seat.upto
         places = {table: (target.at(table), target.began[table]) for table in target.began}
-        if self._looked.get(id(seat)) == places:
+        if self._looked.get(id(seat)) == (places, upto):
             return
-        self._looked[id(seat)] = places
+        self._looked[id(seat)] = places, upto
         # Copies that do not follow the log stay where they are when one of them is renewed.
         if not flow.durable and flow.mode != "baseline":
             self._together(seat, {table: at for table, (at, _) in places.items()})
         for table, (at, began) in places.items():
             if at.epoch != began.epoch:
                 raise Violation(f"{table} of p{seat.number} is at {at}, and began with {began}")
+            copy = self.every_copy.get((began.log, began.baseline), 0)
+            if lost := self.corrections.lost(seat.number, table, began, copy):
+                raise Violation(f"p{seat.number} has {table} from {began}, and {lost}")
             replay = self.replays.at(seat.number, flow, table, began, at.commit, at.ordinal)
             found = target.seen(table)
-            if not replay.agrees(found):
+            if not replay.agrees(found, upto):
+                was = replay.shown(upto)
                 raise Violation(
-                    f"p{seat.number} shows {table} at {at} as {found}, and it was {replay.shown()}"
+                    f"p{seat.number} shows {table} at {at} as {found}, and it was {was}"
                 )
 
     def _together(self, seat: Seat, places: dict[TableName, Position]) -> None:

@@ -27,6 +27,7 @@ from tests.simulation.lives import Life, Lingering, Seat, Wish
 from tests.simulation.model import Beginning
 from tests.simulation.plan import PLENTY, Flow, Plan
 from tests.simulation.target import DurableDisk, DurableTarget, WatchedMemory
+from tests.simulation.ttl import Watermarks, planned, ttl_of
 from tests.simulation.watch import Watch, may_fail
 
 
@@ -72,6 +73,7 @@ class World:
     """Replays and edits that were asked for, each with its pipeline."""
     paused: dict[str, bool] = field(init=False, default_factory=dict)
     """Which pipelines a restart must find paused, or not, as far as that can be told."""
+    watermarks: Watermarks = field(init=False, default_factory=Watermarks)
     raised: bool = field(init=False, default=False)
     """Whether pipelines may set aside as much as they like by now."""
     other: Callable[[], None] = field(init=False, default=lambda: None)
@@ -83,7 +85,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.dice = Random(self.seed)
-        self.plan = Plan.of(self.dice)
+        self.plan = planned(Plan.of(self.dice), self.seed)
         self.disk = SimulatedDisk(self._on_step)
         self.database = Database(lambda: WALL + self.now)
         self.database.chunk_rows = self.plan.chunk_rows
@@ -127,6 +129,7 @@ class World:
                 on_error=seat.flow.on_error if seat.limited else PLENTY,
                 filters=seat.flow.filters,
                 transforms=seat.flow.transforms,
+                ttl=ttl_of(seat.flow),
             )
             for seat in seats
         ]
@@ -147,6 +150,8 @@ class World:
             self.note(f"engine does not start: {error}")
             return
         self.life = Life(engine, seats)
+        for seat, driven in zip(seats, engine.driven, strict=True):
+            seat.expiry = driven.run.delivery.expiry
         for seat in seats:
             if isinstance(seat.target, WatchedMemory) and not seat.readers:
                 views = {table: seat.target.table(table) for table in seat.flow.tables}

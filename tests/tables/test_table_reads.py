@@ -60,6 +60,8 @@ VALUES: list[tuple[str | ValueType, list[object]]] = [
     ("interval", [Interval(1, 2, 3), Interval(-1, 0, -5)]),
     ("variant", [1, 2.5, "text", b"bytes", -(2**63)]),
     (ValueType("arrow", other=pa.list_(pa.int32())), [[1, 2], []]),
+    (ValueType("arrow", other=pa.duration("us")), [timedelta(days=1, microseconds=1)]),
+    (ValueType("arrow", other=pa.date64()), [date(2026, 1, 2)]),
 ]
 
 
@@ -496,3 +498,77 @@ def test_tables_are_imported_without_spark_and_the_engine() -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_columns_of_all_rows_are_listed_as_written_and_of_those_that_are_loaded() -> None:
+    table = Table(ORDERS)
+    assert table.list_rows(["id"]).num_rows == 0
+    table.load(baseline(ORDERS, [{"id": 1, "email": "a", "grp": 1}, {"id": 2, "email": "b"}]))
+    assert table.list_rows(["id"]).num_rows == 0
+    assert table.list_rows(["email"], loading=True).to_pydict() == {"email": ["a", "b"]}
+    table.switch(Position(1, 1))
+    rows = changes(
+        ORDERS, [(DELETE, Position(1, 2), {"id": 1}), (INSERT, Position(1, 2), {"id": 3})]
+    )
+    table.apply(rows, epoch=1, upto=Position(1, 2), publish=False)
+    assert table.list_rows(["email", "id"]).to_pydict() == {"email": ["b", None], "id": [2, 3]}
+    assert table.count() == 2
+    with pytest.raises(UnknownColumn):
+        table.list_rows(["ids"])
+
+
+@pytest.mark.parametrize("key", ["int64", "text"])
+def test_pages_of_a_table_that_grows_have_every_row_that_stays(key: str) -> None:
+    kinds: dict[str, str | ValueType] = {"k": key, "n": "int32"}
+    writer = shown(table_schema(("k",), **kinds))
+    named = str if key == "text" else int
+    stays = {named(number * 7 - 900) for number in range(150)}
+    goes = [named(10_000 + number) for number in range(100)]
+    writer.put(*({"k": value, "n": 0} for value in [*stays, *goes]))
+    seen: list[object] = []
+    after, pages = None, 0
+    while True:
+        version = writer.table.version()
+        page = version.page(after, 13)
+        seen += [version.row(number)["k"] for number in page.rows.tolist()]
+        pages += 1
+        if (after := page.after) is None:
+            break
+        # More keys than there is room for, and fewer; and updates of all that stay.
+        writer.put(*({"k": named(20_000 + pages * 40 + n), "n": 0} for n in range(40)))
+        writer.put(*({"k": value, "n": pages} for value in stays))
+        writer.delete(*({"k": value} for value in goes[pages * 3 : pages * 3 + 3]))
+    assert pages > 20
+    assert len(set(seen)) == len(seen)
+    assert stays <= set(seen)
+
+
+@pytest.mark.parametrize("key", ["int64", "text"])
+def test_pages_pass_over_keys_that_are_gone(key: str) -> None:
+    kinds: dict[str, str | ValueType] = {"k": key, "n": "int32"}
+    writer = shown(table_schema(("k",), **kinds))
+    keys = [str(n) if key == "text" else n for n in range(3000)]
+    writer.put(*({"k": value, "n": 0} for value in keys))
+    writer.delete(*({"k": value} for n, value in enumerate(keys) if n % 20))
+    version = writer.table.version()
+    for limit in (5, 149, 150, 1000):
+        seen: list[object] = []
+        after = None
+        while True:
+            page = version.page(after, limit)
+            seen += [version.row(number)["k"] for number in page.rows.tolist()]
+            if (after := page.after) is None:
+                break
+            assert len(page.rows) == limit
+        assert len(seen) == 150
+        assert set(seen) == set(keys[::20])
+
+
+def test_a_page_may_be_larger_than_the_table_and_a_table_empty() -> None:
+    writer = shown(ORDERS)
+    assert writer.table.version().page(None, 10).rows.tolist() == []
+    assert writer.table.version().arrow(np.empty(0, np.int32)).num_rows == 0
+    writer.put({"id": 1, "email": "a", "grp": None})
+    page = writer.table.version().page(None, 10)
+    assert (len(page.rows), page.after) == (1, None)
+    assert writer.table.version().page(2**64 - 1, 10).rows.tolist() == []

@@ -155,8 +155,23 @@ def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> N
         assert len(state) >= GROUPS * MEMBERS - 1
         reader.close()
 
+    def pages_as_columns() -> None:
+        version = target.table("accounts").version()
+        after, found = None, []
+        while True:
+            page = version.page(after, 7)
+            found.append(version.arrow(page.rows))
+            if (after := page.after) is None:
+                break
+        rows = pa.concat_tables(found)
+        assert rows.num_rows == version.count == GROUPS * MEMBERS
+        assert sum(rows["cents"].to_pylist()) == GROUPS * MEMBERS * CENTS
+        keys = list(zip(rows["region"].to_pylist(), rows["id"].to_pylist(), strict=True))
+        numbers = version.find(keys)
+        assert [version.row(at)["cents"] for at in numbers.tolist()] == rows["cents"].to_pylist()
+
     reader = target.changes(start="rows")
-    readers = Readers(whole_table, one_group, known_key, joining)
+    readers = Readers(whole_table, one_group, known_key, joining, pages_as_columns)
     while (bank.commit < COMMITS or min(readers.reads) <= ENOUGH) and not readers.failures:
         bank.move()
     readers.stop()

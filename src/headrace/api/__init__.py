@@ -6,7 +6,8 @@ network may import it. Begin with `handlers`: it has every verb, with plain valu
 other modules transport a request to it and the answer back:
 
 ```
- client       the client of a running engine, over the local socket
+ client       the client of a running engine, over the local socket or the network
+ address      an engine's address on the network, connections to it, and why one failed
  connect      the Connect protocol as bytes: paths, JSON messages, envelopes, errors
  server       HTTP/1.1 over a unix socket, one thread for each connection; the path of the socket
  handlers     the verbs: requests and answers as plain values, without a transport

@@ -16,9 +16,16 @@ from typing import Any, Protocol
 from headrace.errors import (
     BadRequest,
     ControlError,
+    FellBehind,
+    Forbidden,
     HeadraceError,
     InvalidConfiguration,
+    LimitReached,
     NotAvailable,
+    NotUnique,
+    RequestTimeout,
+    TooManyRows,
+    Unauthenticated,
     UnknownIndex,
     UnknownPipeline,
     UnknownTable,
@@ -45,12 +52,21 @@ _DETAIL = "headrace.v1.Error"
 _STATUS = {
     "invalid_argument": 400,
     "failed_precondition": 400,
+    "unauthenticated": 401,
     "permission_denied": 403,
     "not_found": 404,
+    "resource_exhausted": 429,
     "internal": 500,
     "unimplemented": 501,
     "unavailable": 503,
+    "deadline_exceeded": 504,
 }
+_REFUSALS: Mapping[str, type[HeadraceError]] = {
+    "unauthenticated": Unauthenticated,
+    "permission_denied": Forbidden,
+}
+"""The classes of errors that come without a detail: a proxy may send them, too."""
+
 _BY_EXIT_CODE = {
     2: "invalid_argument",
     3: "failed_precondition",
@@ -160,7 +176,8 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
             return _made({"message": text, **detail.get("debug", {})})
-    return ControlError(text, status=fields.get("code", "unknown"))
+    code = str(fields.get("code", "unknown"))
+    return _REFUSALS[code](text) if code in _REFUSALS else ControlError(text, status=code)
 
 
 def internal_error(error: BaseException) -> ControlError:
@@ -211,8 +228,14 @@ def _code(error: HeadraceError) -> str:
         return "not_found"
     if isinstance(error, NotAvailable):
         return "unimplemented"
-    if isinstance(error, UnknownTable):
+    if isinstance(error, UnknownTable | NotUnique):
         return "failed_precondition"
+    if isinstance(error, Unauthenticated):
+        return "unauthenticated"
+    if isinstance(error, RequestTimeout):
+        return "deadline_exceeded"
+    if isinstance(error, FellBehind | LimitReached | TooManyRows):
+        return "resource_exhausted"
     return _BY_EXIT_CODE.get(error.exit_code, "internal")
 
 
@@ -225,12 +248,17 @@ def _plain(value: object) -> object:
 
 
 def _encoded(shown: Mapping[str, Any]) -> str:
-    """Return the detail in protobuf form: code 1, message 2, remedy 3, facts 4, a map."""
+    """Return the detail in protobuf form, as `headrace.v1.Error`."""
+    return base64.b64encode(_error(shown)).decode().rstrip("=")
+
+
+def _error(shown: Mapping[str, Any]) -> bytes:
+    """Return code 1, message 2, remedy 3, facts 4, a map, and errors 5, which are the same."""
     texts = (shown["code"], shown["message"], shown["remedy"])
     data = b"".join(_field(number, text.encode()) for number, text in enumerate(texts, 1))
     for name, value in shown["facts"].items():
         data += _field(4, _field(1, name.encode()) + _field(2, str(value).encode()))
-    return base64.b64encode(data).decode().rstrip("=")
+    return data + b"".join(_field(5, _error(each)) for each in shown.get("errors", ()))
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -39,6 +39,7 @@ from headrace.errors import (
     InvalidConfiguration,
     NotRunning,
     Outdated,
+    StorageError,
     UnknownPipeline,
 )
 from headrace.observe.metrics import json_fields, prometheus_text
@@ -196,12 +197,17 @@ class ControlService:
 
     def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
         self._engine = engine
-        self._service = service
+        self.service = service
         self._since = time.time()
         self._turn = threading.Lock()
         self.phase = phase
         self.step = ""
-        self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
+        self.server: Callable[[], Mapping[str, Any]] | None = None
+        self.audited: Callable[[str, bytes, str], None] = lambda verb, body, outcome: None
+        """Records a verb from the local socket, with its request and `ok` or an error's code."""
+        """Returns what a status says of the engine's server, if it has one."""
+
+        self.rates = Rates(lambda: ((info.name, info.changes) for info in self.pipelines()))
         self.unary: dict[str, Verb] = {
             "Status": Verb(EmptyRequest, self._status),
             "Health": Verb(EmptyRequest, self._health),
@@ -221,6 +227,12 @@ class ControlService:
             "Watch": Verb(WatchRequest, self._watch),
             "DeadLetterRecords": Verb(OfPipeline, self._dead_letter_records),
         }
+        # Imported here: it needs the types above.
+        from headrace.api.inspection import Inspection
+
+        self.inspection = seen = Inspection(engine, self.pipeline)
+        self.unary |= seen.unary
+        self.streams |= seen.streams
 
     def _status(self, _asked: EmptyRequest) -> dict[str, Any]:
         engine = self._engine
@@ -236,10 +248,10 @@ class ControlService:
                 ready=engine.is_ready(pipeline=info.name),
                 rate=rates.get(info.name),
             )
-            for info in self._pipelines()
+            for info in self.pipelines()
         ]
         return {
-            "service": self._service,
+            "service": self.service,
             "pid": os.getpid(),
             "seconds": round(time.time() - self._since, 3),
             "phase": self.phase,
@@ -247,6 +259,7 @@ class ControlService:
             "ready": ready and engine.is_ready(),
             "spark_down_seconds": engine.spark_down_seconds(),
             "observers": [asdict(info) for info in engine.observers()],
+            "server": None if self.server is None else dict(self.server()),
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }
@@ -262,7 +275,7 @@ class ControlService:
         return {"text": prometheus_text(metrics)}
 
     def _query(self, asked: Query) -> dict[str, Any]:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         name, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         answer: dict[str, Any] = {
             "table": name,
@@ -282,14 +295,14 @@ class ControlService:
         return {**answer, "columns": columns_shown(table.schema), "rows": rows}
 
     def _rows(self, asked: AllRows) -> AnswerStream:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
             raise BadRequest("The limit must not be negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 
     def _watch(self, asked: WatchRequest) -> AnswerStream:
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.ChangeStream(table, rows=asked.rows))
 
@@ -298,7 +311,7 @@ class ControlService:
         if not (chosen := self._chosen(asked)):
             raise UnknownPipeline(
                 f"Source {asked.source} has no pipeline",
-                sources=sorted({info.source for info in self._pipelines()}),
+                sources=sorted({info.source for info in self.pipelines()}),
             )
         # One at a time: two concurrent requests could leave some pipelines paused and some not.
         with self._turn:
@@ -313,7 +326,7 @@ class ControlService:
             failed = {each.name for each in self._engine.sources() if each.state == "failed"}
             self._engine.resume(asked.pipeline, source=asked.source)
         # Sources, too: what a source does not record reaches none of its pipelines.
-        concerned = {info.source for info in self._pipelines() if info.name in chosen}
+        concerned = {info.source for info in self.pipelines() if info.name in chosen}
         concerned |= {each.name for each in self._engine.sources() if asked.pipeline is None}
         concerned &= {asked.source} if asked.source is not None else concerned
         return self._as_they_are(chosen) | {
@@ -328,13 +341,13 @@ class ControlService:
     def _chosen(self, asked: OfPipelines) -> list[str]:
         """Return the selected pipelines; raises if a name is unknown."""
         if asked.pipeline is not None:
-            self._pipeline(asked.pipeline)
+            self.pipeline(asked.pipeline)
         sources = [info.name for info in self._engine.sources()]
         if asked.source is not None and asked.source not in sources:
             raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(sources))
         return [
             info.name
-            for info in self._pipelines()
+            for info in self.pipelines()
             if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
         ]
 
@@ -342,7 +355,7 @@ class ControlService:
         return {
             "pipelines": [
                 {"name": info.name, **self._truth(info)}
-                for info in self._pipelines()
+                for info in self.pipelines()
                 if info.name in pipelines
             ]
         }
@@ -352,7 +365,7 @@ class ControlService:
             return self._reload_source(asked)
         if asked.source is not None:
             raise BadRequest("Name one pipeline or one source, not both")
-        info = self._pipeline(asked.pipeline)
+        info = self.pipeline(asked.pipeline)
         tables = [table.table for table in info.tables]
         if asked.table is not None:
             if asked.table not in tables:
@@ -400,7 +413,7 @@ class ControlService:
         known = [info.name for info in self._engine.sources()]
         if asked.source not in known:
             raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(known))
-        pipelines = [info for info in self._pipelines() if info.source == asked.source]
+        pipelines = [info for info in self.pipelines() if info.source == asked.source]
         tables = sorted({table.table for info in pipelines for table in info.tables})
         done = False
         if not asked.dry_run:
@@ -419,11 +432,11 @@ class ControlService:
         from headrace.changelog.position import Position
         from headrace.deadletters.ledger import Selection
 
-        name = self._pipeline(asked.pipeline).name
+        name = self.pipeline(asked.pipeline).name
         chosen: dict[str, Any] = {
             "table": asked.table,
             "code": asked.code,
-            "before": _moment(asked.before),
+            "before": selected_moment(asked.before),
             "position": None if asked.position is None else Position.parse(asked.position),
         }
         if asked.dry_run:
@@ -436,7 +449,7 @@ class ControlService:
         # Imported here: a client does not need it.
         from headrace.changelog.position import Position
 
-        name = self._pipeline(asked.pipeline).name
+        name = self.pipeline(asked.pipeline).name
         position = None if asked.position is None else Position.parse(asked.position)
         how: dict[str, Any] = {
             "table": asked.table,
@@ -447,7 +460,7 @@ class ControlService:
         if asked.values is None:
             moment: dict[str, Any] = {
                 "code": asked.code,
-                "before": _moment(asked.before),
+                "before": selected_moment(asked.before),
                 "position": position,
             }
             outcomes = self._engine.replay_dead_letters(name, **moment, **how)
@@ -478,11 +491,11 @@ class ControlService:
 
     def _dead_letter_records(self, asked: OfPipeline) -> AnswerStream:
         """Give the records of a store that only this process can read, as they are stored."""
-        store = self._engine.dead_letter_store(self._pipeline(asked.pipeline).name)
+        store = self._engine.dead_letter_store(self.pipeline(asked.pipeline).name)
         return _Records(store.records)
 
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:
-        explained = self._engine.explain(self._pipeline(asked.pipeline).name)
+        explained = self._engine.explain(self.pipeline(asked.pipeline).name)
         return {
             "pipeline": asked.pipeline,
             "way": explained.way,
@@ -518,12 +531,13 @@ class ControlService:
         fields = pipeline_fields(info, source, ready=ready, rate=None)
         return {name: fields[name] for name in ("state", "ready", "reason")}
 
-    def _pipelines(self) -> tuple[PipelineInfo, ...]:
-        # Until the start has finished, targets may not be open, and must not be read.
-        return () if self.phase == "starting" else self._engine.pipelines()
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """Return every pipeline, none until the start is over; with `count`, count its rows."""
+        # Until then targets may not be open, and must not be read.
+        return () if self.phase == "starting" else self._engine.pipelines(count=count)
 
     def _running(self) -> tuple[PipelineInfo, ...]:
-        if not (found := self._pipelines()):
+        if not (found := self.pipelines()):
             raise NotRunning(
                 "The engine is still starting"
                 if self.phase == "starting"
@@ -532,7 +546,8 @@ class ControlService:
             )
         return found
 
-    def _pipeline(self, name: str) -> PipelineInfo:
+    def pipeline(self, name: str) -> PipelineInfo:
+        """Return a pipeline; raises if there is none of this name."""
         found = self._running()
         for info in found:
             if info.name == name:
@@ -569,12 +584,19 @@ class _Records:
         self._closed = False
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for number in self._records.numbers():
+        for number, data in self._whole():
             if self._closed:
                 return
-            with suppress(FileNotFoundError):  # merged with others meanwhile
-                data = base64.b64encode(self._records.read(number)).decode()
-                yield {"number": number, "data": data}
+            yield {"number": number, "data": base64.b64encode(data).decode()}
+
+    def _whole(self) -> list[tuple[int, bytes]]:
+        """Read all before the first is sent: of a part, nobody sees that something is missing."""
+        while True:
+            numbers = self._records.numbers()
+            with suppress(FileNotFoundError):  # merged with others meanwhile, under a new number
+                return [(number, self._records.read(number)) for number in numbers]
+            if numbers == self._records.numbers():
+                raise StorageError("Records of dead letters are listed and cannot be read")
 
     def close(self) -> None:
         self._closed = True
@@ -613,7 +635,7 @@ def purged_fields(pipeline: str, found: Sequence[Purged], *, done: bool) -> dict
     }
 
 
-def _moment(text: str | None) -> Position | datetime | None:
+def selected_moment(text: str | None) -> Position | datetime | None:
     """Return a position, or a time with an offset from UTC."""
     from headrace.changelog.position import Position
 
@@ -648,19 +670,40 @@ class ApplyVerb:
     """
 
     def __init__(
-        self, engine: Engine, started: EngineConfig, read: Callable[[], EngineConfig], file: Path
+        self,
+        engine: Engine,
+        started: EngineConfig,
+        read: Callable[[], EngineConfig],
+        file: Path,
+        renewal: Callable[[EngineConfig], Callable[[], None]] | None = None,
     ) -> None:
-        """`read` returns the configuration from its current files; `file` is the first of them."""
+        """
+        `read` returns the configuration from its current files; `file` is the first of them.
+        `renewal` checks the tokens of a server, and returns what makes them valid.
+        """
         self._engine = engine
         self._started = self._applied = started
         self._read = read
         self._file = str(file)
+        self._renewal = renewal
         self._turn = threading.Lock()
 
     @property
     def verb(self) -> Verb:
         """The verb that a service mounts as `Apply`."""
         return Verb(Apply, self._apply)
+
+    @property
+    def effective(self) -> Verb:
+        """The verb that a service mounts as `Configuration`: what was applied last, masked."""
+        return Verb(EmptyRequest, self._effective)
+
+    def _effective(self, _asked: EmptyRequest) -> dict[str, Any]:
+        settings = [
+            {"key": each.name, "value": each.value, "from": str(each.location) or "default"}
+            for each in self._applied.settings()
+        ]
+        return {"config": self._file, "settings": settings}
 
     def _apply(self, asked: Apply) -> dict[str, Any]:
         # Imported here: a client does not need it.
@@ -670,6 +713,8 @@ class ApplyVerb:
             after = self._read()
             at_work = [each.name for each in self._engine.pipelines()]
             plan = planned(self._applied, after, self._started, at_work)
+            # Before anything is done, so that tokens that cannot be used change nothing.
+            renew = self._renewal(after) if plan.tokens and self._renewal else None
             if asked.plan is None:
                 after.check()
                 return self._answer(plan, done=False)
@@ -684,6 +729,8 @@ class ApplyVerb:
                 self._applied = after
                 raise
             self._applied = after
+            if renew is not None:
+                renew()
             return self._answer(plan, done=True)
 
     def _answer(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
@@ -695,7 +742,7 @@ class ApplyVerb:
             "plan": _fingerprint(plan),
             "config": self._file,
             "steps": steps,
-            "now": bool(plan.add or plan.drop or plan.sources),
+            "now": bool(plan.add or plan.drop or plan.sources or plan.tokens),
             "done": done,
             # Targets are opened again and again: it may succeed, and is not an error of this call.
             "in_error": [

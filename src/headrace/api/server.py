@@ -325,7 +325,16 @@ class _Handler(BaseHTTPRequestHandler):
             return status, connect.message(fields)
         if kind != connect.UNARY:
             raise BadRequest(f"{verb} requires content type {connect.UNARY}", content_type=kind)
-        return 200, connect.message(call(connect.asked(body)))
+        outcome = "internal"
+        try:
+            answer = call(connect.asked(body))
+            outcome = "ok"
+        except HeadraceError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._service.audited(verb, body, outcome)
+        return 200, connect.message(answer)
 
     def _stream(self, verb: str, body: bytes, kind: str) -> None:
         """Send one message after the other; an error is in the last one, as Connect defines."""

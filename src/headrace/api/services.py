@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from headrace.api import connect, table_reads
+from headrace.api import connect
 from headrace.api.methods import LAREDO_PATHS, METHODS, Method
 from headrace.errors import BadRequest, Forbidden, HeadraceError, NotAvailable
 from headrace.observe.logs import logger
@@ -49,6 +49,14 @@ class Caller:
         if not self.sees(table):
             raise Forbidden(f"The token {self.name} has no right to {table}", table=table)
 
+    def check_events(self) -> None:
+        """Raise `Forbidden` if it may not see events, which are of all tables."""
+        if self.tables:
+            raise Forbidden(
+                f"Events are of all tables, and the token {self.name} has a right to some only",
+                remedy="Use a token without tables.",
+            )
+
 
 class MessageStream(Protocol):
     """A sequence of answers as bytes; `close`, from any thread, ends it."""
@@ -74,11 +82,15 @@ class Services:
     """The services of one engine. Safe to call from several threads."""
 
     def __init__(self, engine: Engine, control: ControlService) -> None:
+        # Imported here: the process of the server needs `Caller` alone, and no engine.
+        from headrace.api.oam import OAMCalls
+        from headrace.api.queries import QueryCalls
+
         self._engine = engine
         self._control = control
-        # By path. Each part adds what it answers: `self._unary |= part.unary`.
-        self._unary: dict[str, UnaryCall] = {}
-        self._streams: dict[str, StreamCall] = {}
+        oam, queries = OAMCalls(engine, control), QueryCalls(engine, control)
+        self._unary: dict[str, UnaryCall] = {**oam.unary, **queries.unary}
+        self._streams: dict[str, StreamCall] = {**oam.streams, **queries.streams}
 
     def call(self, path: str, body: bytes, caller: Caller) -> bytes:
         """Answer a call with one message; raises `HeadraceError`."""
@@ -111,6 +123,8 @@ class Services:
         if method is None:
             raise NotAvailable(f"There is no call {path}", path=path)
         method.check(caller.role)
+        if method.name in _SHOW_EVENTS:
+            caller.check_events()
         if method.part:
             raise method.missing()
         if method.streams is not streams:
@@ -124,6 +138,9 @@ class Services:
             return
         pipeline, table = fields.get("pipeline"), fields.get("table")
         if table is None and method.name in _OF_TARGETS and isinstance(pipeline, str):
+            # Imported here: the process of the server needs `Caller` alone, and no Arrow.
+            from headrace.api import table_reads
+
             target = self._engine.target(pipeline)
             table, _ = table_reads.table_of(pipeline, target, None)
         if not isinstance(table, str):
@@ -134,6 +151,8 @@ class Services:
             )
         caller.check_table(table)
 
+
+_SHOW_EVENTS = frozenset({"ListEvents", "WatchEvents", "Events"})
 
 _OF_TARGETS = frozenset({"Query", "Rows", "Watch"})
 """Verbs of `ControlService` that show rows of a target."""
@@ -177,7 +196,9 @@ def _unknown(message: Message) -> Iterator[int]:
     for each in UnknownFieldSet(message):
         yield each.field_number
     for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
+        kind = field.message_type
+        # Google's own messages, the values of rows and keys, are not ours to extend.
+        if kind is None or kind.full_name.startswith("google.") or kind.GetOptions().map_entry:
             continue
         for inner in value if field.is_repeated else (value,):
             yield from _unknown(inner)

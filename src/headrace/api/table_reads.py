@@ -27,10 +27,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import pyarrow as pa
 
 from headrace.changelog.values import from_exact
 from headrace.changelog.values_json import by_kind, kind_text
@@ -90,28 +93,56 @@ def readings(column: Column, given: object) -> Iterator[object]:
     """
     Yield the possible meanings of a value, from JSON or typed by a user, in a column.
 
-    That is one meaning, except in a column with values of several kinds: there `42` may be a
-    number or a text, and both are looked up.
+    That is one meaning, with two exceptions. In a column with values of several kinds, `42` may be
+    a number or a text. In one of text that need not be UTF-8, `abcd` may be base64. Both are looked
+    up.
     """
-    if given is None or not isinstance(given, str):
-        yield given
-        return
     kind = column.type.kind
-    if kind in (_MIXED, "arrow"):
-        yield (number := from_exact(given))
-        if number != given:
-            yield given
-        return
     try:
-        yield _READ.get(kind, str)(given)
+        if isinstance(given, Mapping) and kind != "arrow":
+            yield _of_named_kind(kind, given)
+        elif not isinstance(given, str):
+            yield given
+        elif kind == "arrow" and pa.types.is_temporal(column.type.arrow):
+            yield _arrow_time(column.type.arrow, given)
+        elif kind in (_MIXED, "arrow"):
+            yield (number := from_exact(given))
+            if number != given:
+                yield given
+        elif kind == "text_bytes":
+            yield given.encode()
+            with suppress(binascii.Error):
+                yield base64.b64decode(given, validate=True)
+        else:
+            yield _READ.get(kind, str)(given)
     except (ValueError, InvalidOperation, binascii.Error):
-        # The value itself is row data, which must not be in the message.
-        raise BadRequest(
-            f"The value for {column.name} is not a valid {column.type}",
-            remedy="Write it as headrace query prints it; bytes as base64 or X'00FF'.",
-            column=column.name,
-            type=str(column.type),
-        ) from None
+        raise not_a_value(column) from None
+
+
+def not_a_value(column: Column) -> BadRequest:
+    """Return the error for a value that no row of this column can have."""
+    # The value itself is row data, which must not be in the message.
+    return BadRequest(
+        f"The value for {column.name} is not a valid {column.type}",
+        remedy="Write it as headrace query prints it; bytes as base64 or X'00FF'.",
+        column=column.name,
+        type=str(column.type),
+    )
+
+
+def _of_named_kind(kind: str, given: Mapping[str, Any]) -> object:
+    """Return the value of `{"kind": …, "value": …}`, as answers have it."""
+    value = given.get("value")
+    if set(given) != {"kind", "value"} or not isinstance(value, str):
+        raise ValueError
+    if given["kind"] == "int":
+        return int(value)
+    if given["kind"] not in ("bytes", "text_bytes"):
+        raise ValueError
+    found = base64.b64decode(value, validate=True)
+    if given["kind"] == "text_bytes" and kind == _MIXED:
+        return found.decode(errors="surrogateescape")
+    return found
 
 
 def _bytes(text: str) -> bytes:
@@ -127,6 +158,39 @@ def _boolean(text: str) -> bool:
     return found
 
 
+def _beyond(kind: str, text: str) -> object:
+    """Return a time that Python's `datetime` cannot express, from the text that answers have."""
+    # Imported here: hardly a key is one of these.
+    from headrace.capture.postgres.decode import text as postgres
+
+    parse: Callable[[bytes], object] = getattr(postgres, f"parse_{kind}")
+    if (found := parse(text.encode())) is None:
+        raise ValueError
+    return found
+
+
+_DURATION = re.compile(r"(?:(-?[0-9]+) days?, )?([0-9]+):([0-9]{2}):([0-9]{2})(?:\.([0-9]{6}))?")
+
+
+def _arrow_time(type: pa.DataType, text: str) -> object:
+    """Return a value of a type that an expression made, from its text."""
+    if not pa.types.is_duration(type):
+        return pa.scalar(text).cast(type).as_py()  # what it refuses is a ValueError
+    if (match := _DURATION.fullmatch(text)) is None:
+        raise ValueError
+    days, hours, minutes, seconds, micros = (int(each or 0) for each in match.groups())
+    return timedelta(days, seconds, micros, hours=hours, minutes=minutes)
+
+
+def _or_beyond(kind: str, read: Callable[[str], object]) -> Callable[[str], object]:
+    def either(text: str) -> object:
+        with suppress(ValueError):
+            return read(text)
+        return _beyond(kind, text)
+
+    return either
+
+
 _READ: dict[str, Callable[[str], object]] = {
     "int16": int,
     "int32": int,
@@ -137,12 +201,13 @@ _READ: dict[str, Callable[[str], object]] = {
     "decimal": Decimal,
     "numeric": Decimal,
     "bytes": _bytes,
-    "text_bytes": str.encode,
     "uuid": UUID,
-    "date": date.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "timestamptz": datetime.fromisoformat,
-    "time": time.fromisoformat,
+    "date": _or_beyond("date", date.fromisoformat),
+    "timestamp": _or_beyond("timestamp", datetime.fromisoformat),
+    "timestamptz": _or_beyond("timestamptz", datetime.fromisoformat),
+    "time": _or_beyond("time", time.fromisoformat),
+    "timetz": partial(_beyond, "timetz"),
+    "interval": partial(_beyond, "interval"),
 }
 
 
@@ -190,19 +255,19 @@ def found(
     """Return the rows asked for: by key, by the unique lookup, or by an index."""
     rows: list[Row] = []
     if key is not None:
-        rows = _first(table.get(*each) for each in _meanings(table, table.key, key))
+        rows = _first(table.get(*each) for each in meanings(table, table.key, key))
     elif lookup is not None:
-        columns = _columns_of(table, None)
-        rows = _first(table.lookup(*each) for each in _meanings(table, columns, lookup))
+        columns = columns_of(table, None)
+        rows = _first(table.lookup(*each) for each in meanings(table, columns, lookup))
     elif index is not None:
-        columns = _columns_of(table, index)
-        for each in _meanings(table, columns, values):
+        columns = columns_of(table, index)
+        for each in meanings(table, columns, values):
             rows += table.lookup_all(index, *each)
     shown = RowsAsJson(table.schema).shown
     return [shown(row) for row in rows[:limit]]
 
 
-def _columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
+def columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
     """Return the columns of an index, or of the lookup; the remedy is in configuration syntax."""
     try:
         return table.columns_of(index)
@@ -268,9 +333,10 @@ class ChangeStream:
         self._reader.close()
 
 
-def _meanings(
+def meanings(
     table: ReadableTable, columns: Sequence[str], given: Sequence[object]
 ) -> Iterator[tuple[object, ...]]:
+    """Yield the possible meanings of the values for some columns."""
     if len(columns) != len(given):
         raise BadRequest(
             f"{len(columns)} value{'' if len(columns) == 1 else 's'} needed, {len(given)} given",

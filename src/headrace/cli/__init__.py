@@ -9,7 +9,9 @@ Begin with `main`, which adds every verb. Then read `common` and any one verb.
 
 ```
  main           the root command, and the exit code of each error
- common         shared by the verbs: options, formats of values, how an engine is found
+ common         shared by the verbs: options, formats of values, names, the data directory
+ connection     which running engine a verb talks to: of this machine, or on the network
+ profiles       engines on the network by name, and `profiles`, which lists them
  errors         how errors are printed, and the files that a verb writes
  signals        keys, Ctrl-C and signals, which all wake one wait
  init           `init`: a configuration file, made from the tables of a database
@@ -20,7 +22,7 @@ Begin with `main`, which adds every verb. Then read `common` and any one verb.
  run            `run`: an engine from a configuration, in the foreground
  status         `status` and `top`: the status of every pipeline of a running engine
  control        `apply`, `explain`, `pause`, `resume`, `reload`, `reset`: commands
- query          `query` and `watch`: rows in an engine's memory, and their changes
+ query          `query`, `schema` and `watch`: rows in an engine's memory, and their changes
  log            `log`: the contents of the log of each source
  log_read       `log read`: the changes of a table between two positions of the log
  log_formats    changes of the log as lines of JSON, and as one Parquet file

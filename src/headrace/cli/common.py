@@ -3,9 +3,8 @@ Shared by the verbs: options, formats of their values, and how an engine or its 
 
 Durations are written as `30s`, `2m`, `1h`, `1m30s` or `500ms`.
 
-`reach` returns the running engine that a verb talks to: the engine of the given data directory, or
-of the one in the configuration. `check_names` compares a name with the pipelines and tables that
-the data directory or the configuration has.
+`check_names` compares a name with the pipelines and tables that the data directory or the
+configuration has. Which running engine a verb talks to is in `connection`.
 
 `command_line` returns a command to type next. It can be pasted where this one was started.
 
@@ -28,7 +27,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -45,10 +44,8 @@ from headrace.extras import DISTRIBUTION
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.api.client import Control
     from headrace.changelog.ranges import Moment
     from headrace.config.text import Node
-    from headrace.deadletters.letter import DeadLetter
     from headrace.engine.from_config import EngineConfig
     from headrace.storage.files import Files
 
@@ -132,28 +129,10 @@ def as_seconds(_context: click.Context, _option: click.Parameter, value: str) ->
     return seconds
 
 
-# --- the running engine ---------------------------------------------------------------------------
+# --- the data directory of an engine --------------------------------------------------------------
 
 DEFAULT_FILE = Path("headrace.conf")
 DEFAULT_DATA = Path("headrace-data")
-
-
-def reach(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Control:
-    """Return the engine of a data directory; raises `NoEngine` with what to type next."""
-    from headrace.api.client import Control
-
-    return Control.connect(data_directory(config, sets, data))
-
-
-def pipeline_names(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the pipelines of the running engine that begin with `begun`, for completion."""
-    given = context.params
-    try:
-        control = reach(given.get("config"), given.get("sets") or (), given.get("data"))
-        answer = control.call("Status", answer_seconds=2.0)
-    except HeadraceError:
-        return []
-    return [each["name"] for each in answer["pipelines"] if each["name"].startswith(begun)]
 
 
 def caution(pipeline: str, answer: Mapping[str, Any]) -> None:
@@ -255,20 +234,19 @@ def one_of(names: Sequence[str]) -> str:
     return f"Use one of {', '.join(names)}." if names else "There are none yet."
 
 
-def check_names(
-    folder: Path,
-    config: Path | None,
-    dead_letters: Iterable[DeadLetter],
-    pipeline: str | None,
-    table: str | None,
-) -> None:
-    """Raise `UnknownPipeline` for an unknown name: an empty list would hide the typing error."""
+def names_here(folder: Path, config: Path | None) -> set[tuple[str, str | None]]:
+    """Return the pipelines and their tables that a data directory or a configuration names."""
     from headrace.runtime.store import stored_progress
 
     # Also pipelines without a table: a pipeline that has no table yet has a name.
-    known: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in dead_letters}
-    known |= {(each.pipeline, each.table) for each in stored_progress(folder)}
-    known |= set(_configured_names(config))
+    stored = ((each.pipeline, each.table) for each in stored_progress(folder))
+    return {*stored, *_configured_names(config)}
+
+
+def check_names(
+    known: set[tuple[str, str | None]], pipeline: str | None, table: str | None
+) -> None:
+    """Raise `UnknownPipeline` for an unknown name: an empty list would hide the typing error."""
     pipelines = sorted({name for name, _ in known})
     if pipeline is not None and pipeline not in pipelines:
         raise UnknownPipeline(
@@ -395,7 +373,7 @@ def json_option(command: _Command) -> _Command:
 
 
 def engine_options(command: _Command) -> _Command:
-    """Add the options that select an engine: `--config`, `--set` and `--data`."""
+    """Add the options that select an engine of this machine: `--config`, `--set`, `--data`."""
     return config_options(data_option(command))
 
 
@@ -415,6 +393,10 @@ def read_configuration(
     from headrace.engine.from_config import configured
 
     found = configured(load(config, environment=os.environ, sets=sets))
+    if found.server is not None:
+        from headrace.server.settings import configured_server
+
+        configured_server(found.server)
     if warn:
         for warning in found.warnings:
             errors.print_warning(warning)

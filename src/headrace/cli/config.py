@@ -17,6 +17,7 @@ from headrace.api.connect import error_object
 from headrace.cli.common import config_options, json_option, read_configuration
 
 if TYPE_CHECKING:
+    from headrace.config.schema import Values
     from headrace.config.show import EffectiveSetting
     from headrace.engine.from_config import EngineConfig
 
@@ -90,6 +91,8 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     nothing and does not start Spark. Spark SQL expressions are not checked: use headrace try.
     """
     found = read_configuration(config, sets, warn=not as_json)
+    if found.server is not None:
+        _check_certificate(found.server)
     if offline:
         found.build()
     else:
@@ -100,6 +103,20 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
         click.echo(json.dumps({"valid": True, **counts, "offline": offline, "warnings": warnings}))
         return
     click.echo(f"✓ {_summary(found)}{', databases not checked' if offline else ''}")
+
+
+def _check_certificate(server: Values) -> None:
+    """Read the files of a server's certificate, as a start does."""
+    from headrace.errors import BadCertificate, InvalidConfiguration
+    from headrace.server.settings import configured_server
+    from headrace.server.tls import TlsFiles
+
+    if (tls := configured_server(server).tls) is None:
+        return
+    try:
+        TlsFiles(tls)
+    except BadCertificate as error:
+        raise InvalidConfiguration.of([error]) from None
 
 
 def _summary(found: EngineConfig) -> str:

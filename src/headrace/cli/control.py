@@ -20,12 +20,10 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     caution,
-    confirmed,
-    engine_options,
+    command_line,
     json_option,
-    pipeline_names,
-    reach,
 )
+from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
 from headrace.engine.health import state_phrase
 
@@ -36,14 +34,12 @@ _LATER = ("·", "white")
 
 
 @click.command(short_help="Apply an edited configuration to the running engine.")
-@engine_options
+@running_engine
 @click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def apply(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -56,15 +52,15 @@ def apply(
     Pipelines that did not change keep running. If the configuration has errors, they are
     reported and nothing changes. --json does not ask, and changes something only with --yes.
     """
-    control = reach(config, sets, data)
+    control = engine.reach()
     answer = control.call("Apply")
-    _same_file(config, answer["config"])
+    _same_file(engine.config, answer["config"])
     if not as_json:
         _show(answer)
     do_it = (
         answer["now"]
         and not dry_run
-        and (yes or (not as_json and confirmed("Apply these changes?")))
+        and (yes or (not as_json and engine.confirmed("Apply these changes")))
     )
     if do_it:
         answer = control.call("Apply", plan=answer["plan"])
@@ -74,7 +70,7 @@ def apply(
         click.echo("✓ applied")
         for each in answer["in_error"]:
             click.echo(f"  pipeline {each['name']}: {each['reason']}", err=True)
-        click.echo("  next: headrace status", err=True)
+        click.echo(f"  next: {_next(engine, 'status')}", err=True)
     return errors.DONE
 
 
@@ -103,13 +99,11 @@ def _same_file(config: Path | None, read: str) -> None:
 
 @click.command(short_help="Show how Spark ran a pipeline's last batch.")
 @click.argument("pipeline", shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @json_option
-def explain(
-    pipeline: str, config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool
-) -> None:
+def explain(pipeline: str, engine: EngineChoice, as_json: bool) -> None:
     """Print the rows, time, jobs and plan of the last batch of PIPELINE."""
-    answer = reach(config, sets, data).call("Explain", pipeline=pipeline)
+    answer = engine.reach().call("Explain", pipeline=pipeline)
     if as_json:
         click.echo(json.dumps({k: v for k, v in answer.items() if k != "text"}, ensure_ascii=False))
     else:
@@ -124,15 +118,13 @@ _all = click.option("--all", "every", is_flag=True, help="All pipelines.")
 
 @click.command(short_help="Pause pipelines; capture continues.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @_source
 @_all
 @json_option
 def pause(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     as_json: bool,
@@ -144,22 +136,20 @@ def pause(
     rows as they were when the pipeline was paused.
     """
     chosen = _chosen(pipeline, source, every=every)
-    answer = reach(config, sets, data).call("Pause", **chosen)
+    answer = engine.reach().call("Pause", **chosen)
     _print_pipelines(answer["pipelines"], as_json=as_json)
     return errors.DONE
 
 
 @click.command(short_help="Resume pipelines that are paused or failed.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @_source
 @_all
 @json_option
 def resume(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     as_json: bool,
@@ -171,16 +161,16 @@ def resume(
     first. Exits with code 3 if something is still failed afterwards.
     """
     chosen = _chosen(pipeline, source, every=every)
-    answer = reach(config, sets, data).call("Resume", **chosen)
+    answer = engine.reach().call("Resume", **chosen)
     _print_pipelines(answer["pipelines"], as_json=as_json)
-    _print_sources(answer["sources"], as_json=as_json)
+    _print_sources(engine, answer["sources"], as_json=as_json)
     failed = any(each["state"] == "failed" for each in (*answer["pipelines"], *answer["sources"]))
     return NOT_READY if failed else errors.DONE
 
 
 @click.command(short_help="Copy tables again.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @click.option("--source", metavar="SOURCE", help="All tables of this source.")
 @click.option("--all", "every", is_flag=True, help="All tables.")
 @click.option("--table", metavar="TABLE", help="Only this table of the pipeline or source.")
@@ -193,9 +183,7 @@ def resume(
 @json_option
 def reload(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     source: str | None,
     every: bool,
     table: str | None,
@@ -212,7 +200,7 @@ def reload(
     chosen = _chosen(pipeline, source, every=every)
     if every and table is not None:
         raise click.UsageError("--table needs a PIPELINE or --source SOURCE.")
-    answer = reach(config, sets, data).call(
+    answer = engine.reach().call(
         "Reload",
         answer_seconds=60.0 + (wait or 0.0),
         **chosen,
@@ -234,7 +222,7 @@ def reload(
 
 @click.command(short_help="Start over with a source: copy all its tables again.")
 @click.argument("source")
-@engine_options
+@running_engine
 @click.option("--drop-publication", is_flag=True, help="PostgreSQL: drop the publication, too.")
 @click.option("--dry-run", is_flag=True, help="Show what would be copied again, and reset nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -247,9 +235,7 @@ def reload(
 @json_option
 def reset(
     source: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     drop_publication: bool,
     dry_run: bool,
     yes: bool,
@@ -264,13 +250,13 @@ def reset(
     ones replace them; a failed source is started again. Shows what would be copied, and asks
     before doing it. --json does not ask, and resets only with --yes.
     """
-    control = reach(config, sets, data)
+    control = engine.reach()
     answer = control.call("Reset", source=source, dry_run=True)
     if not as_json:
         for table in answer["tables"]:
             click.echo(f"{table} would be copied again")
     asks = not as_json and not yes and not dry_run
-    if confirmed(f"Reset source {source}?") if asks else yes and not dry_run:
+    if engine.confirmed(f"Reset source {source}") if asks else yes and not dry_run:
         answer = control.call(
             "Reset",
             answer_seconds=60.0 + (wait or 0.0),
@@ -282,7 +268,7 @@ def reset(
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif answer["asked"]:
         click.echo(f"source {source} {'was reset' if answer['done'] else 'is being reset'}")
-        click.echo("  next: headrace status", err=True)
+        click.echo(f"  next: {_next(engine, 'status')}", err=True)
     return NOT_READY if wait is not None and answer["asked"] and not answer["done"] else errors.DONE
 
 
@@ -302,7 +288,7 @@ def _print_pipelines(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
                 click.echo(f"  {each['reason']}", err=True)
 
 
-def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_sources(engine: EngineChoice, sources: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print the state of the sources that had failed, or fail now."""
     for each in sources:
         if as_json:
@@ -311,4 +297,10 @@ def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
         click.echo(f"source {each['name']} {state_phrase(each['state'])}")
         if each["state"] == "failed":
             why = each["reason"] or sentence_of(each["error"], each["name"])
-            click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)
+            again = _next(engine, "resume", "--source", each["name"])
+            click.echo(f"  {why}\n  → {again}", err=True)
+
+
+def _next(engine: EngineChoice, *words: str) -> str:
+    """Return a command to type next, for the same engine."""
+    return command_line(*words, *engine.again())

@@ -2,8 +2,8 @@
 `headrace dead-letters`: the changes that pipelines parked, listed and purged.
 
 They are read from the data directory, or from the bucket that it names. Those in memory, or in a
-store of another package, come from the running engine. A purge goes through the running engine;
-without one, it takes the lock of the data directory.
+store of another package, come from the running engine, as do all of an engine on the network. A
+purge goes through the running engine; without one, it takes the lock of the data directory.
 
 The JSON form loses nothing: every value of a dead letter can be restored from it. Null, true,
 false, text, integers from -2^53 to 2^53 and finite floats are plain JSON values; a float always
@@ -54,23 +54,22 @@ from headrace.cli.common import (
     as_moment,
     check_names,
     command_line,
-    confirmed,
-    data_directory,
-    engine_options,
     json_option,
+    names_here,
     output_console,
     printable,
-    same_engine,
     shortened,
-    used_folder,
     value_text,
 )
+from headrace.cli.connection import EngineChoice, running_engine
+from headrace.errors import NoEngine, NotRunning
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
+    from headrace.api.client import Control
     from headrace.changelog.position import Position
     from headrace.changelog.ranges import Moment
     from headrace.deadletters.ledger import Purged
@@ -99,7 +98,7 @@ def dead_letters() -> None:
 
 @dead_letters.command("list", short_help="List dead letters.")
 @click.argument("pipeline", required=False)
-@engine_options
+@running_engine
 @click.option("--table", metavar="TABLE", help="Only this table.")
 @click.option("--all", "superseded", is_flag=True, help="Include those that ended.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
@@ -107,9 +106,7 @@ def dead_letters() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with exact values.")
 def list_dead_letters(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     table: str | None,
     superseded: bool,
     limit: int | None,
@@ -128,13 +125,12 @@ def list_dead_letters(
     (beyond 2^53), float (nan, inf), bytes and text_bytes (base64), uuid, date, timestamp,
     timestamptz and time (ISO 8601), timetz, interval and struct.
     """
-    folder = used_folder(data_directory(config, sets, data))
     if after is not None and pipeline is None:
         raise click.UsageError("--after needs a PIPELINE: positions of sources differ.")
     first = None if after is None else _position(after, "--after")
-    found = _read(folder, pipeline, table, superseded=superseded, after=first, limit=limit)
+    found = _read(engine, pipeline, table, superseded=superseded, after=first, limit=limit)
     if not found:
-        _check_names(folder, config, pipeline, table)
+        _check_names(engine, pipeline, table)
     if as_json:
         _echo(dead_letter_line(dead_letter) for dead_letter in found)
         return
@@ -149,14 +145,12 @@ def list_dead_letters(
 
 @dead_letters.command("show", short_help="Show a dead letter in full, and what to do about it.")
 @click.argument("position")
-@engine_options
+@running_engine
 @click.option("--pipeline", metavar="PIPELINE", help="Only this pipeline.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, as list does.")
 def show_dead_letter(
     position: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     pipeline: str | None,
     as_json: bool,
 ) -> None:
@@ -167,10 +161,9 @@ def show_dead_letter(
     baseline that failed. Rows of a baseline have the position where the baseline begins. With
     --json, "behind" lists the positions of the later changes that wait.
     """
-    folder = used_folder(data_directory(config, sets, data))
-    dead_letters = _read(folder, pipeline, superseded=True)
+    dead_letters = _read(engine, pipeline, superseded=True)
     if not dead_letters:
-        _check_names(folder, config, pipeline, None)
+        _check_names(engine, pipeline, None)
     found = _at(position, dead_letters)
     if as_json:
         from headrace.deadletters.letter import waiting_changes
@@ -188,21 +181,17 @@ def show_dead_letter(
     for number, dead_letter in enumerate(found):
         if number:
             console.rule()
-        for part in dead_letter_page(
-            dead_letter, dead_letters, _now(), same_engine(config, sets, data)
-        ):
+        for part in dead_letter_page(dead_letter, dead_letters, _now(), engine.again()):
             console.print(part)
 
 
 @dead_letters.command("summary", short_help="Count dead letters by table and reason.")
 @click.argument("pipeline", required=False)
-@engine_options
+@running_engine
 @json_option
 def summarize_dead_letters(
     pipeline: str | None,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     as_json: bool,
 ) -> None:
     """
@@ -212,9 +201,8 @@ def summarize_dead_letters(
     """
     from headrace.deadletters.store import ledger_of
 
-    folder = used_folder(data_directory(config, sets, data))
     counts, given_up = [], []
-    for name, records in _stores(folder, pipeline):
+    for name, records in _stores(engine, pipeline):
         ledger = ledger_of(records, name)
         counts += [
             {
@@ -231,7 +219,7 @@ def summarize_dead_letters(
             for table, rows in ledger.purged_keys().items()
         ]
     if not counts and not given_up:
-        _check_names(folder, config, pipeline, None)
+        _check_names(engine, pipeline, None)
     if as_json:
         click.echo(
             json.dumps({"dead_letters": counts, "rows_given_up": given_up}, ensure_ascii=False)
@@ -247,7 +235,7 @@ def summarize_dead_letters(
             str(each["pipeline"]),
             "--table",
             str(each["table"]),
-            *same_engine(config, sets, data),
+            *engine.again(),
         )
         click.echo(
             f"{_count(int(str(each['rows'])), 'row')} of {each['table']} may differ from the"
@@ -279,16 +267,14 @@ def _selection_options(command: _Command) -> _Command:
 
 @dead_letters.command("purge", short_help="Give up changes that became dead letters.")
 @click.argument("pipeline")
-@engine_options
+@running_engine
 @_selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would be purged, without doing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def purge_dead_letters(
     pipeline: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     table: str | None,
     code: str | None,
     before: Moment | None,
@@ -307,29 +293,28 @@ def purge_dead_letters(
     source; headrace status says so until headrace reload copies the table again. Shows what would
     be purged, and asks before doing it. --json does not ask, and purges only with --yes.
     """
-    folder = used_folder(data_directory(config, sets, data))
     chosen = {
         "table": table,
         "code": code,
         "before": before,
         "position": None if position is None else _position(position, "--position"),
     }
-    purge = _purge(folder, pipeline, chosen, _signed(note))
+    purge = _purge(engine, pipeline, chosen, _signed(note))
     answer = purge(True)
     if not answer["tables"]:
-        _check_names(folder, config, pipeline, table)
+        _check_names(engine, pipeline, table)
     if not as_json:
         _show_purge(answer)
     asks = not (as_json or yes or dry_run) and bool(answer["tables"])
     do_it = bool(answer["tables"]) and not dry_run
-    if do_it and (confirmed("Purge them?") if asks else yes):
+    if do_it and (engine.confirmed("Purge them") if asks else yes):
         answer = purge(False)
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif answer["done"]:
         click.echo("✓ purged")
         for each in answer["tables"]:
-            options = same_engine(config, sets, data)
+            options = engine.again()
             again = command_line("reload", pipeline, "--table", str(each["table"]), *options)
             click.echo(f"  to make the rows those of the source: {again}", err=True)
     return errors.DONE
@@ -337,15 +322,13 @@ def purge_dead_letters(
 
 @dead_letters.command("replay", short_help="Apply dead letters to the target.")
 @click.argument("pipeline")
-@engine_options
+@running_engine
 @_selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")
 @json_option
 def replay_dead_letters(
     pipeline: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     table: str | None,
     code: str | None,
     before: Moment | None,
@@ -368,14 +351,13 @@ def replay_dead_letters(
         "before": before.isoformat() if isinstance(before, datetime) else before and str(before),
         "position": position and str(_position(position, "--position")),
     }
-    folder = used_folder(data_directory(config, sets, data))
-    return _apply(folder, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
+    return _apply(engine, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
 
 
 @dead_letters.command("edit", short_help="Apply a dead letter with other values.")
 @click.argument("pipeline")
 @click.argument("position")
-@engine_options
+@running_engine
 @click.option(
     "--value",
     "values",
@@ -391,9 +373,7 @@ def replay_dead_letters(
 def edit_dead_letter(
     pipeline: str,
     position: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     values: tuple[str, ...],
     nulls: tuple[str, ...],
     table: str | None,
@@ -417,14 +397,13 @@ def edit_dead_letter(
         found[name] = value
     if not found:
         raise click.UsageError("Nothing to edit: use --value or --null.")
-    folder = used_folder(data_directory(config, sets, data))
     at = str(_position(position, "POSITION"))
     fields = {"table": table, "position": at, "values": found}
-    return _apply(folder, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
+    return _apply(engine, pipeline, fields, _signed(note), dry_run=dry_run, as_json=as_json)
 
 
 def _apply(
-    folder: Path,
+    engine: EngineChoice,
     pipeline: str,
     fields: Mapping[str, Any],
     note: str,
@@ -433,9 +412,7 @@ def _apply(
     as_json: bool,
 ) -> int:
     """Have the running engine apply dead letters, and show the outcomes; return the exit code."""
-    from headrace.api.client import Control
-
-    control = Control.connect(folder)
+    control = _control(engine)
     asked = {"pipeline": pipeline, "note": note, "dry_run": dry_run, **fields}
     answer = control.call("ReplayDeadLetters", **asked)
     failed = [each for each in answer["outcomes"] if each["outcome"] != "applied"]
@@ -452,20 +429,28 @@ def _apply(
         line = f"{mark} {each['table']} {each['position']}: {words[each['outcome']]}"
         click.echo(printable(line))
     if failed and not dry_run:
-        click.echo("  They are dead letters again: headrace dead-letters list", err=True)
+        listed = command_line("dead-letters", "list", pipeline, *engine.again())
+        click.echo(f"  They are dead letters again: {listed}", err=True)
     return errors.FAILED if failed else errors.DONE
 
 
+def _control(engine: EngineChoice) -> Control:
+    """Return the running engine; `BadDataDirectory` for a folder that none has used."""
+    if not engine.on_network:
+        engine.used_folder()
+    return engine.reach()
+
+
 def _purge(
-    folder: Path, pipeline: str, chosen: Mapping[str, Any], note: str
+    engine: EngineChoice, pipeline: str, chosen: Mapping[str, Any], note: str
 ) -> Callable[[bool], dict[str, Any]]:
     """Return the purge, to be called with whether it is a dry run: by an engine, or without one."""
-    from headrace.api.client import Control
-    from headrace.errors import NoEngine
-
     try:
-        control = Control.connect(folder)
+        control = _control(engine)
     except NoEngine:
+        if engine.on_network:
+            raise
+        folder = engine.used_folder()
         return lambda dry_run: _purge_here(folder, pipeline, chosen, note, dry_run=dry_run)
     before = chosen["before"]
     fields = {
@@ -523,7 +508,7 @@ def _show_purge(answer: Mapping[str, Any]) -> None:
 
 
 def _read(
-    folder: Path,
+    engine: EngineChoice,
     pipeline: str | None,
     table: str | None = None,
     *,
@@ -535,35 +520,50 @@ def _read(
     from headrace.deadletters.store import read_records
 
     found: list[DeadLetter] = []
-    for name, records in _stores(folder, pipeline):
+    for name, records in _stores(engine, pipeline):
         left = None if limit is None else max(0, limit - len(found))
         found += read_records(records, name, table, superseded=superseded, after=after, limit=left)
     return tuple(found)
 
 
-def _stores(folder: Path, pipeline: str | None) -> Iterator[tuple[str, Records]]:
-    """Yield the records of all pipelines, or of one; a running engine gives those it alone has."""
+def _stores(engine: EngineChoice, pipeline: str | None) -> Iterator[tuple[str, Records]]:
+    """
+    Yield the records of all pipelines, or of one.
+
+    A running engine gives those that it alone has; an engine on the network gives all.
+    """
     from headrace.deadletters.store import pipelines_elsewhere, stores_in
-    from headrace.errors import NoEngine
     from headrace.storage.s3 import storage_of
 
+    if engine.on_network:
+        control = engine.reach()
+        names = _names_of(control.status()) if pipeline is None else [pipeline]
+        yield from ((name, _records_of(control, name)) for name in sorted(names))
+        return
+    folder = engine.used_folder()
     files = storage_of(folder)
     found = dict(stores_in(files, pipeline))
     for name in pipelines_elsewhere(files):
         if pipeline in (None, name):
             try:
-                found[name] = _records_of_engine(folder, name)
+                found[name] = _records_of(engine.reach(), name)
             except NoEngine:
                 _warn_elsewhere(folder, name)
     yield from sorted(found.items())
 
 
-def _records_of_engine(folder: Path, pipeline: str) -> Records:
-    from headrace.api.client import Control
+def _names_of(report: Mapping[str, Any]) -> list[str]:
+    """Return the pipelines of an engine; raises while it does not know them."""
+    if report["phase"] == "starting":
+        raise NotRunning("The engine is still starting", remedy="Try again in a moment.")
+    return [each["name"] for each in report["pipelines"]]
+
+
+def _records_of(control: Control, pipeline: str) -> Records:
     from headrace.storage.records import MemoryRecords
 
     records = MemoryRecords()
-    for each in Control.connect(folder).stream("DeadLetterRecords", pipeline=pipeline):
+    for each in control.stream("DeadLetterRecords", pipeline=pipeline):
         records.create(each["number"], base64.b64decode(each["data"]))
     return records
 
@@ -589,12 +589,19 @@ def _warn_elsewhere(folder: Path, pipeline: str) -> None:
             )
 
 
-def _check_names(
-    folder: Path, config: Path | None, pipeline: str | None, table: str | None
-) -> None:
+def _check_names(engine: EngineChoice, pipeline: str | None, table: str | None) -> None:
     """Raise for an unknown name: "No dead letters." would hide the typing error."""
-    if pipeline is not None or table is not None:
-        check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
+    if pipeline is None and table is None:
+        return
+    known: set[tuple[str, str | None]] = {
+        (each.pipeline, each.table) for each in _read(engine, None, superseded=True)
+    }
+    if engine.on_network:
+        for each in engine.reach().status()["pipelines"]:
+            known |= {(each["name"], None), *((each["name"], of["table"]) for of in each["tables"])}
+    else:
+        known |= names_here(engine.used_folder(), engine.config)
+    check_names(known, pipeline, table)
 
 
 def _position(text: str, hint: str) -> Position:

@@ -12,13 +12,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import engine_options, json_option, output_console, reach
+from headrace.cli.common import json_option, output_console
+from headrace.cli.connection import EngineChoice, running_engine
 from headrace.cli.status import time_text
 from headrace.engine.health import CHECKS
 
@@ -46,15 +46,13 @@ _MEANINGS = {
 
 
 @click.command(short_help="Check whether a running engine is live, ready and started.")
-@engine_options
+@running_engine
 @click.option("--live", is_flag=True, help="Check only that the engine's threads run and answer.")
 @click.option("--ready", is_flag=True, help="Check only that everything is applied.")
 @click.option("--startup", is_flag=True, help="Check only that the start is over.")
 @json_option
 def health(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     live: bool,
     ready: bool,
     startup: bool,
@@ -66,7 +64,7 @@ def health(
     The exit code is 0 if they are green, 1 if one is red, and 4 if no engine answers. With
     --live, --ready or --startup only these are looked at. Every check can go back to red.
     """
-    answer = _answered(reach(config, sets, data), "Health")
+    answer = _answered(engine.reach(), "Health")
     given = zip(CHECKS, (live, ready, startup), strict=True)
     chosen = [check for check, wanted in given if wanted] or list(CHECKS)
     if as_json:
@@ -120,13 +118,11 @@ def _since(since: float | None) -> str:
 
 
 @click.command(short_help="Print the metrics of a running engine for Prometheus.")
-@engine_options
+@running_engine
 @click.option("--compat", is_flag=True, help="Print them under the names of Laredo as well.")
 @json_option
 def metrics(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     compat: bool,
     as_json: bool,
 ) -> None:
@@ -135,7 +131,7 @@ def metrics(
 
     With --json the output is one object with every metric and its samples.
     """
-    answer = _answered(reach(config, sets, data), "Metrics", compat=compat, fields=as_json)
+    answer = _answered(engine.reach(), "Metrics", compat=compat, fields=as_json)
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:

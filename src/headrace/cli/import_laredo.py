@@ -220,12 +220,30 @@ class _Converter:
         targets = theirs.entries("targets")
         if not targets:
             self.note(theirs.node, f"{theirs.at}: it has no target, so it gets no pipeline")
+        ttl = theirs.section("ttl")
+        expires = self.ttl(ttl)
         for target in targets:
             self.lines.blank()
-            self.pipeline(source, name, target)
+            self.pipeline(source, name, target, expires)
+        self.left_out(ttl)
         self.left_out(theirs)
 
-    def pipeline(self, source: str, table: str, theirs: _Taken) -> None:
+    def ttl(self, theirs: _Taken) -> str:
+        """Return when the rows of a table's pipelines expire; empty if that has no counterpart."""
+        mode, field = theirs.look("mode"), theirs.look("field")
+        if field is None or not isinstance(field.value, str):
+            return ""
+        if mode is not None and mode.value != "field":
+            return ""
+        theirs.take("mode")
+        theirs.take("field")
+        made = f"field = {entry(field.value)}"
+        if (scan := _scan(theirs.look("check_interval"))) is not None:
+            theirs.take("check_interval")
+            made += f", scan = {scan}"
+        return made
+
+    def pipeline(self, source: str, table: str, theirs: _Taken, expires: str) -> None:
         kind = theirs.text("type")
         filters = [_filter(each) for each in theirs.entries("filters")]
         transforms = [_transform(each) for each in theirs.entries("transforms")]
@@ -254,6 +272,8 @@ class _Converter:
         self.target(theirs)
         self.error_handling(theirs.section("error_handling"))
         self.buffer(theirs.section("buffer"))
+        if expires:
+            self.lines.add(f"  ttl {{ {expires} }}")
         self.left_out(theirs, "  ")
         self.lines.add("}")
 
@@ -334,6 +354,15 @@ def _pause(node: Node | None) -> str | None:
     except HeadraceError:
         return None
     return None if seconds < SHORTEST_PAUSE_SECONDS else f"{round(1000 * seconds)}ms"
+
+
+def _scan(node: Node | None) -> str | None:
+    """Return how often rows are looked for that have expired; None if it is too often."""
+    try:
+        seconds = 0.0 if node is None else duration(str(node.value))
+    except HeadraceError:
+        return None
+    return None if seconds < 1 else f"{round(1000 * seconds)}ms"
 
 
 def _filter(theirs: _Taken) -> str | None:

@@ -28,6 +28,7 @@ from headrace.cli.common import (
     storage_option,
     value_text,
 )
+from headrace.cli.connection import refuse_remote_default
 from headrace.cli.log_read import read
 from headrace.errors import HeadraceError, UnknownPipeline
 
@@ -65,6 +66,7 @@ def log(
     """
     if context.invoked_subcommand is not None:
         return
+    refuse_remote_default("headrace log", config, sets, data, storage)
     location = log_location(config, sets, data, storage)
     found = _read(location, source)
     if as_json:

@@ -23,6 +23,7 @@ from headrace.cli.common import (
     recorded,
     storage_option,
 )
+from headrace.cli.connection import refuse_remote_default
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.errors import UnknownPipeline
 from headrace.extras import DISTRIBUTION
@@ -87,6 +88,7 @@ def read(
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
     if output is not None:
         refuse_taken(output, force=force)
+    refuse_remote_default("headrace log read", config, sets, data, storage)
     log = _opened(log_location(config, sets, data, storage).files, source)
     if table not in (tables := sorted(log.tables())):
         raise UnknownPipeline(

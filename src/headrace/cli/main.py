@@ -22,6 +22,7 @@ from headrace.cli import errors
 from headrace.cli.cluster import cluster
 from headrace.cli.common import installed, version
 from headrace.cli.config import config, validate
+from headrace.cli.connection import address_options, not_remote, refuse_address
 from headrace.cli.control import apply, explain, pause, reload, reset, resume
 from headrace.cli.dead_letters import dead_letters
 from headrace.cli.demo.command import demo
@@ -29,12 +30,14 @@ from headrace.cli.doctor import doctor
 from headrace.cli.health import health, metrics
 from headrace.cli.init import init
 from headrace.cli.log import log
-from headrace.cli.query import query, watch
+from headrace.cli.profiles import profiles
+from headrace.cli.query import query, schema, watch
 from headrace.cli.replay import replay
 from headrace.cli.run import run as run_command
 from headrace.cli.sqlite import sqlite
 from headrace.cli.status import status, top
 from headrace.cli.teardown import teardown
+from headrace.cli.token import token
 from headrace.cli.try_ import try_
 from headrace.errors import HeadraceError
 from headrace.extras import DISTRIBUTION
@@ -86,11 +89,14 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
     callback=_print_version,
     help="Print the version and exit.",
 )
-def headrace() -> None:
+@address_options
+@click.pass_context
+def headrace(context: click.Context, address: str | None, profile: str | None) -> None:
     """
     Stream every committed change from your database, through Spark, to your tables and
     services.
     """
+    refuse_address(context)
 
 
 headrace.add_command(apply)
@@ -107,14 +113,17 @@ headrace.add_command(explain)
 headrace.add_command(health)
 headrace.add_command(metrics)
 headrace.add_command(pause)
+headrace.add_command(profiles)
 headrace.add_command(query)
 headrace.add_command(reload)
 headrace.add_command(reset)
 headrace.add_command(resume)
 headrace.add_command(run_command)
+headrace.add_command(schema)
 headrace.add_command(sqlite)
 headrace.add_command(status)
 headrace.add_command(teardown)
+headrace.add_command(token)
 headrace.add_command(top)
 headrace.add_command(try_)
 headrace.add_command(watch)
@@ -170,7 +179,7 @@ def _ended(arguments: Sequence[str], *, as_json: bool) -> int:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         return errors.WRONG_USAGE
     except click.ClickException as error:
-        errors.print_usage_error(error, as_json=as_json)
+        errors.print_usage_error(_explained(error), as_json=as_json)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return errors.INTERRUPTED
@@ -181,3 +190,14 @@ def _ended(arguments: Sequence[str], *, as_json: bool) -> int:
         errors.print_unexpected(error, as_json=as_json)
         return errors.FAILED
     return ended if isinstance(ended, int) else errors.DONE
+
+
+def _explained(error: click.ClickException) -> click.ClickException:
+    """Return the error; for an address where none is taken, one that says why."""
+    if (
+        isinstance(error, click.NoSuchOption)
+        and error.ctx is not None
+        and error.option_name in ("--address", "--profile")
+    ):
+        return click.UsageError(not_remote(error.ctx.command_path, error.option_name), error.ctx)
+    return error

@@ -1,8 +1,9 @@
 """
-`headrace query` and `headrace watch`: rows in a running engine's memory, and their changes.
+`headrace query`, `schema` and `watch`: rows in a running engine's memory, and their changes.
 
-`watch` prints the changes of a table as they become visible. Values are row data: nothing in them
-may move the cursor of a terminal or be taken for markup.
+`schema` shows the columns, and by what rows are found. `watch` prints the changes of a table as
+they become visible. Values are row data: nothing in them may move the cursor of a terminal or be
+taken for markup.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,16 +18,22 @@ import click
 from headrace.cli import errors
 from headrace.cli.common import (
     caution,
-    engine_options,
     json_option,
+    one_of,
     output_console,
-    pipeline_names,
     printable,
-    reach,
     value_text,
 )
+from headrace.cli.connection import EngineChoice, pipeline_names, running_engine
 from headrace.cli.status import NOT_READY
-from headrace.errors import NoEngine, NotRunning, UnknownPipeline, UnknownTable
+from headrace.errors import (
+    BadRequest,
+    NoEngine,
+    NotRunning,
+    UnknownPipeline,
+    UnknownTable,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +50,7 @@ FIRST_ROWS = 20
 @click.command(short_help="Look up rows of a table in memory.")
 @click.argument("pipeline", shell_complete=pipeline_names)
 @click.argument("values", nargs=-1)
-@engine_options
+@running_engine
 @click.option("--key", multiple=True, metavar="VALUE", help="The row with this key.")
 @click.option(
     "--lookup", multiple=True, metavar="VALUE", help="The row with this value in the unique lookup."
@@ -63,9 +69,7 @@ FIRST_ROWS = 20
 def query(
     pipeline: str,
     values: tuple[str, ...],
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     key: tuple[str, ...],
     lookup: tuple[str, ...],
     index: str | None,
@@ -93,7 +97,7 @@ def query(
         raise click.UsageError("VALUES can only be given with --key, --lookup or --index.")
     if limit is not None and (key or lookup or count):
         raise click.UsageError("--limit cannot be used with --key, --lookup or --count.")
-    control = reach(config, sets, data)
+    control = engine.reach()
     if count:
         answer = control.call("Query", pipeline=pipeline, table=table)
         caution(pipeline, answer)
@@ -167,6 +171,59 @@ def _many(
     return len(found)
 
 
+# --- `headrace schema` ----------------------------------------------------------------------------
+
+
+@click.command(short_help="Show the columns of a table in memory.")
+@click.argument("pipeline", shell_complete=pipeline_names)
+@running_engine
+@click.option("--table", metavar="TABLE", help="Only this table, if the pipeline has several.")
+@json_option
+def schema(pipeline: str, engine: EngineChoice, table: str | None, as_json: bool) -> None:
+    """
+    Show the columns of PIPELINE's rows, their types, and by what headrace query finds rows.
+
+    Its target must be in memory. With --json each line is a table.
+    """
+    answer = engine.reach().call("Tables", pipeline=pipeline)
+    if not answer["readable"]:
+        raise BadRequest(
+            f"The target of pipeline {pipeline} cannot be queried",
+            remedy="Look at the columns where the target stores them; headrace status shows its"
+            " type.",
+        )
+    names = [each["table"] for each in answer["tables"]]
+    if table is not None and table not in names:
+        raise UnknownPipeline(f"Pipeline {pipeline} has no table {table}", remedy=one_of(names))
+    for number, each in enumerate(answer["tables"]):
+        if table not in (None, each["table"]):
+            continue
+        if as_json:
+            click.echo(json.dumps(each, ensure_ascii=False))
+            continue
+        if number and table is None:
+            click.echo()
+        output_console().print(_schema_view(each))
+
+
+def _schema_view(table: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    found_by = {"--key": table["key"], "--lookup": table["lookup"]}
+    found_by |= {f"--index {name}": columns for name, columns in table["indexes"].items()}
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    shown.add_column(Text(f"COLUMN OF {printable(table['table'])}"), overflow="fold")
+    shown.add_column("TYPE", no_wrap=True)
+    shown.add_column("FOUND BY", overflow="fold")
+    for column in table["columns"]:
+        options = [option for option, columns in found_by.items() if column["name"] in columns]
+        shown.add_row(
+            Text(printable(column["name"])), column["type"], Text(printable(", ".join(options)))
+        )
+    return shown
+
+
 # --- the view of rows and changes -----------------------------------------------------------------
 
 OPS = {
@@ -235,7 +292,7 @@ def change_line(change: Mapping[str, Any]) -> Text:
 
 @click.command(short_help="Follow the changes of a table.")
 @click.argument("pipeline", shell_complete=pipeline_names)
-@engine_options
+@running_engine
 @click.option("--rows", is_flag=True, help="Start with the current rows, as inserts.")
 @click.option("--table", metavar="TABLE", help="Which table, if the pipeline has several.")
 @click.option(
@@ -244,9 +301,7 @@ def change_line(change: Mapping[str, Any]) -> Text:
 @json_option
 def watch(
     pipeline: str,
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     rows: bool,
     table: str | None,
     limit: int | None,
@@ -263,7 +318,7 @@ def watch(
     from headrace.cli.signals import EndOnRequest, interrupt
 
     def subscribed(*, rows: bool = False) -> Iterator[dict[str, Any]]:
-        control = reach(config, sets, data)
+        control = engine.reach()
         if not rows:
             _must_run(control.status(), pipeline)
         messages = control.stream("Watch", pipeline=pipeline, table=table, rows=rows)
@@ -294,6 +349,10 @@ def watch(
                 )
     except KeyboardInterrupt:
         return errors.DONE
+    except Unreachable as error:
+        # Whether the engine stopped or only the connection broke cannot be known here.
+        click.echo(f"{error.message}.", err=True)
+        return NOT_READY
     except (NoEngine, NotRunning):
         click.echo("The engine stopped.", err=True)
         return NOT_READY

@@ -7,6 +7,8 @@ A run starts the engine, watches it, and stops it on request. The engine starts 
 own, because Spark takes seconds to start and the recorder already records: the main thread shows
 the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
 its data directory. All of this is in `RunningEngine`, which the demo uses, too.
+
+Long because what a run shows is next to the run, in three views with the same methods.
 """
 
 from __future__ import annotations
@@ -36,15 +38,26 @@ from headrace.cli.common import (
     on_terminal,
     same_engine,
 )
-from headrace.cli.status import SHOWN_BATCH_SECONDS, batch_text, copy_text, dead_letters_text
+from headrace.cli.status import (
+    SHOWN_BATCH_SECONDS,
+    batch_text,
+    copy_text,
+    dead_letters_text,
+    server_phrase,
+)
 from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 
 if TYPE_CHECKING:
-    from headrace.api.handlers import Verb
+    from headrace.api.handlers import ControlService, Verb
     from headrace.api.server import ControlServer
     from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
+    from headrace.engine.from_config import EngineConfig
+    from headrace.server.network import NetworkServer
+
+    Network = Callable[[Engine, ControlService], NetworkServer]
+    """Makes the server of an engine, not yet started."""
 
 
 @click.command(short_help="Run the engine.")
@@ -62,6 +75,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
     from headrace.cli.signals import EndOnRequest
+    from headrace.server.settings import configured_server
 
     configured = read_configuration(config, sets, warn=not as_json)
     folder = (configured.data if data is None else data).expanduser().absolute()
@@ -69,11 +83,29 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     file = (config or DEFAULT_FILE).expanduser().absolute().resolve()
     again = partial(read_configuration, config, sets, warn=False)
 
+    section = configured.server
+    settings = None if section is None else configured_server(section, read=True)
+
+    servers: list[NetworkServer] = []
+
+    def network(engine: Engine, control: ControlService) -> NetworkServer:
+        from headrace.server.network import NetworkServer
+
+        assert settings is not None
+        servers.append(NetworkServer(engine, settings, control=control))
+        return servers[0]
+
+    def renewal(after: EngineConfig) -> Callable[[], None]:
+        assert after.server is not None
+        return servers[0].renew(configured_server(after.server, read=True).tokens)
+
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        return {"Apply": ApplyVerb(engine, configured, again, file).verb}
+        changes = ApplyVerb(engine, configured, again, file, renewal)
+        return {"Apply": changes.verb, "Configuration": changes.effective}
 
     with EndOnRequest() as ending, _view(options, as_json=as_json) as view:
-        return EngineRun(configured, folder, view, ending, verbs).run()
+        serving = None if settings is None else network
+        return EngineRun(configured, folder, view, ending, verbs, serving).run()
 
 
 def next_commands(options: tuple[str, ...], report: Mapping[str, Any]) -> list[str]:
@@ -132,6 +164,18 @@ def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[
     if error:
         lines += [f"  → {error['remedy']}", f"  {error['code']}"]
     return lines
+
+
+def server_text(server: Mapping[str, Any]) -> list[str]:
+    """Return the lines about a new state of the server, with the remedy of an error."""
+    error = server["error"]
+    if server["state"] == "serving":
+        grpc = f", gRPC on {server['grpc']}" if server["grpc"] else ""
+        lines = [f"serving on {server['http']}{grpc}"]
+        lines += [f"  {server['reason']}"] if server["reason"] else []
+    else:
+        lines = [f"{server_phrase(server['state'])}: {server['reason']}"]
+    return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 
 
 def failures(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -224,6 +268,12 @@ class LinesView:
         self._line(f"source {source}: {notice['message']}")
         self._plain(f"           → {notice['remedy']}")
         self._plain(f"           {notice['code']}")
+
+    def server(self, server: Mapping[str, Any]) -> None:
+        first, *rest = server_text(server)
+        self._line(first)
+        for line in rest:
+            self._plain(f"         {line}")
 
     def dead_letters(self, name: str, count: int) -> None:
         self._line(dead_letters_text(name, count))
@@ -327,6 +377,9 @@ class JsonView:
     def notice(self, source: str, notice: Mapping[str, Any]) -> None:
         print_event("notice", source=source, **notice)
 
+    def server(self, server: Mapping[str, Any]) -> None:
+        print_event("server", **server)
+
     def dead_letters(self, name: str, count: int) -> None:
         print_event("dead_letters", pipeline=name, count=count)
 
@@ -383,6 +436,9 @@ class RunView(Protocol):
     def notice(self, source: str, notice: Mapping[str, Any]) -> None:
         """Show what a source did by itself, such as copying a table again."""
 
+    def server(self, server: Mapping[str, Any]) -> None:
+        """Show that the server has begun to serve, or what keeps it from that."""
+
     def dead_letters(self, name: str, count: int) -> None:
         """Show that a pipeline has more dead letters than were shown before."""
 
@@ -402,13 +458,19 @@ class RunningEngine:
     """
 
     def __init__(
-        self, make: Callable[[Callable[[str], None]], Engine], data: Path, *, service: str
+        self,
+        make: Callable[[Callable[[str], None]], Engine],
+        data: Path,
+        *,
+        service: str,
+        network: Network | None = None,
     ) -> None:
         """`make` takes a callback for steps and returns the engine, not yet started."""
         from headrace.api.handlers import ControlService
 
         self.engine = make(self._on_step)
         self.service = ControlService(self.engine, service=service, phase="starting")
+        self._network = None if network is None else network(self.engine, self.service)
         self._data = data
         self._server: ControlServer | None = None
         self._steps: list[str] = []
@@ -425,6 +487,8 @@ class RunningEngine:
         trace: TracebackType | None,
     ) -> None:
         self.service.phase = "stopping"
+        if self._network is not None:
+            self._network.drain()
         # The start ends at its next step, and undoes what it did: an engine cannot be stopped in
         # the middle of a step.
         self.engine.cancel_start()
@@ -437,6 +501,8 @@ class RunningEngine:
             _log.failed("stop failed", failure, code=failure.code)
             raise
         finally:
+            if self._network is not None:
+                self._network.close()
             if self._server is not None:
                 self._server.close()
 
@@ -479,6 +545,8 @@ class RunningEngine:
         self.service.step = text
         if self._server is None:
             self._server = ControlServer(self.service, self._data)
+            if self._network is not None:
+                self._network.start()
         self._steps.append(text)
 
 
@@ -513,6 +581,7 @@ class EngineRun:
         view: RunView,
         ending: EndOnRequest,
         verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
+        network: Network | None = None,
     ) -> None:
         """`verbs` returns further verbs of its engine."""
         self._view = view
@@ -521,9 +590,13 @@ class EngineRun:
             lambda on_step: configured.engine(data=data, on_step=on_step),
             data,
             service=configured.service,
+            network=network,
         )
         self._running.service.unary.update(verbs(self._running.engine))
         self._states: dict[tuple[str, str], str] = {}
+        self._server: tuple[str, str] | None = None
+        """The state of the server that was shown, with its reason."""
+
         self._notices = Notices()
         self._dead_letters: dict[str, tuple[int, float]] = {}
         """By pipeline, how many dead letters were shown, and when more may be."""
@@ -557,12 +630,21 @@ class EngineRun:
                 old, self._states[key] = self._states.get(key, ""), each["state"]
                 if old not in ("", each["state"]):
                     self._view.changed(what, each["name"], old, each)
+        self._show_server(report["server"])
         for source, notice in self._notices.new(report):
             self._view.notice(source, notice)
         for each in report["pipelines"]:
             self._show_dead_letters(each["name"], each["dead_letters"])
         self._view.show(report)
         return report
+
+    def _show_server(self, server: Mapping[str, Any] | None) -> None:
+        if server is None or server["state"] in ("starting", "stopping", "stopped"):
+            return
+        shown = (server["state"], server["reason"])
+        if shown != self._server:
+            self._server = shown
+            self._view.server(server)
 
     def _show_dead_letters(self, pipeline: str, count: int) -> None:
         shown, due = self._dead_letters.get(pipeline, (0, 0.0))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,13 +26,11 @@ from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
     command_line,
-    engine_options,
     json_option,
     on_terminal,
     output_console,
-    reach,
-    same_engine,
 )
+from headrace.cli.connection import EngineChoice, running_engine
 from headrace.engine.health import state_phrase
 from headrace.errors import NoAnswer, NoEngine
 
@@ -132,6 +129,8 @@ def remarks(
     if (down := report.get("spark_down_seconds")) is not None:
         since = _moment(time.time() - down)
         yield Remark(f"Spark is not running, or does not answer, since {since}")
+    if (server := report.get("server")) is not None:
+        yield from _of_server(server)
     for each in report.get("observers", ()):
         if each["dropped"] or each["errors"]:
             yield Remark(_observer_text(each))
@@ -151,6 +150,29 @@ def remarks(
                 yield Remark(f"{at.astimezone():%H:%M:%S} {name}", notice["message"])
     for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
+
+
+_SERVER_STATES = {
+    "serving": "gRPC is not served",
+    "starting": "the server is starting",
+    "port_taken": "the server cannot listen",
+    "restarting": "the server is restarted",
+    "not_answering": "the server does not answer",
+}
+"""What is wrong with a server that has a reason."""
+
+
+def server_phrase(state: str) -> str:
+    """Return the state of a server that has a reason, in words."""
+    return _SERVER_STATES.get(state, f"the server is {state}")
+
+
+def _of_server(server: Mapping[str, Any]) -> Iterator[Remark]:
+    """Yield what keeps the server from serving, with since when."""
+    if server["reason"] and server["state"] not in ("stopping", "stopped"):
+        since = f" since {_moment(server['since'])}"
+        phrase = server_phrase(server["state"])
+        yield _remark(f"{phrase}{since}", server["reason"], server["error"])
 
 
 def state_text(pipeline: Mapping[str, Any]) -> str:
@@ -237,7 +259,7 @@ _LOOK_SECONDS = 0.25
 
 
 @click.command(short_help="Show the status of every pipeline.")
-@engine_options
+@running_engine
 @click.option("--ready", is_flag=True, help="Exit with code 3 unless everything is ready.")
 @click.option(
     "--wait",
@@ -248,9 +270,7 @@ _LOOK_SECONDS = 0.25
 @click.option("-v", "--verbose", is_flag=True, help="Also show counts by table and operation.")
 @json_option
 def status(
-    config: Path | None,
-    sets: tuple[str, ...],
-    data: Path | None,
+    engine: EngineChoice,
     ready: bool,
     wait: float | None,
     verbose: bool,
@@ -265,7 +285,7 @@ def status(
     """
 
     def asked() -> dict[str, Any]:
-        return reach(config, sets, data).status()
+        return engine.reach().status()
 
     report = asked() if wait is None else _awaited(asked, wait)
     if as_json:
@@ -273,7 +293,7 @@ def status(
     else:
         if verbose and report["pipelines"]:
             output_console().print(counts_table(report))
-        output_console().print(status_view(report, same_engine(config, sets, data)))
+        output_console().print(status_view(report, engine.again()))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not report["ready"] else errors.DONE
 
@@ -358,7 +378,10 @@ def source_table(report: Mapping[str, Any]) -> RenderableType:
     return shown
 
 
-_COUNTS = ("inserts", "updates", "deletes", "truncates", "baseline_rows", "errors", "dead_letters")
+_COUNTS = (
+    *("inserts", "updates", "deletes", "truncates"),
+    *("baseline_rows", "expired", "errors", "dead_letters"),
+)
 
 
 def counts_table(report: Mapping[str, Any]) -> RenderableType:
@@ -478,6 +501,8 @@ def ready_line(report: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     since = f"pid {report['pid']}, up {time_text(report['seconds'])}"
+    if (server := report.get("server")) is not None and server["state"] == "serving":
+        since += f", serving on {server['http']}"
     if report["ready"]:
         return Text(f"✓ ready ({since})", "green")
     if report["phase"] != "running":
@@ -500,20 +525,18 @@ _TOP_LOOK_SECONDS = 1.0
 
 
 @click.command(short_help="Watch all pipelines live.")
-@engine_options
+@running_engine
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @json_option
-def top(
-    config: Path | None, sets: tuple[str, ...], data: Path | None, once: bool, as_json: bool
-) -> int:
+def top(engine: EngineChoice, once: bool, as_json: bool) -> int:
     """
     Show every pipeline, running copies and what is wrong, refreshed every second.
 
     Press q or Ctrl-C to quit. Without a terminal, or with --json, each update is printed below
     the last one.
     """
-    control = reach(config, sets, data)
-    options = same_engine(config, sets, data)
+    control = engine.reach()
+    options = engine.again()
     if once:
         with _lines(options, as_json) as show_status:
             show_status(control.status())

@@ -37,14 +37,17 @@ PREFIX = "HEADRACE_"
 
 RESERVED = frozenset(
     {
+        "HEADRACE_ADDRESS",
         "HEADRACE_CRASH_ROUND",
         "HEADRACE_KILL_ONCE",
         "HEADRACE_KILL_POINT",
         "HEADRACE_PG_BIN",
         "HEADRACE_PG_VERSION",
+        "HEADRACE_TOKEN",
+        "HEADRACE_TOKEN_FILE",
     }
 )
-"""Variables of Headrace and its tests that are not configuration keys."""
+"""Variables of commands and tests, which are not configuration keys."""
 
 OPTION = "--set"
 

@@ -9,13 +9,15 @@ a segment, beside the log's segments, because Spark's executors must be able to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import count
 
 import pyarrow as pa
 
 from headrace.changelog.entries import File
 from headrace.changelog.history import BaselineWindow
-from headrace.changelog.position import CHANGES_END, Position, in_log
+from headrace.changelog.position import CHANGES_END, Position, before_commit, in_log
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import describe, read_segment, segment_bytes, verify
@@ -23,8 +25,7 @@ from headrace.corrections.journal import Correction, Journal
 
 _FOLDER = "corrections"
 
-MOST_PARTS = 256
-"""Schemas in one correction."""
+_NAME = re.compile(r"([0-9a-f]{12})-[0-9]+\.parquet")
 
 
 class CorrectedLog:
@@ -40,6 +41,8 @@ class CorrectedLog:
         self._schemas: dict[int, TableSchema] = {}
         """Their schemas, by numbers below all of the log's."""
 
+        self._numbers = count(1)
+
     @property
     def lineage(self) -> str | None:
         """The lineage of the current epoch."""
@@ -48,13 +51,9 @@ class CorrectedLog:
     def end(self, tables: Sequence[str]) -> Position:
         """Return where the log ends, or the last correction of these tables after that."""
         end = self._log.end
-        lasts = [
-            each.last
-            for each in self._journal.all()
-            if each.table in tables and each.ended in (None, "changed")
-        ]
+        lasts = [each.last for each in self._journal.all() if each.table in tables and each.counts]
         # A correction is placed where the pipeline stands, which is never beyond the log's end.
-        return max([end, *(last for last in lasts if in_log(end) >= in_log(last))])
+        return max([end, *(last for last in lasts if in_log(end) >= before_commit(last))])
 
     def next_batch(
         self,
@@ -107,7 +106,7 @@ class CorrectedLog:
         self._files.make_folder("")
         files = []
         for index, each in enumerate(correction.changes()):
-            schema_id = -(number * MOST_PARTS + index + 1)
+            schema_id = -next(self._numbers)
             self._schemas[schema_id] = each.schema
             name = f"{number:012x}-{index}.parquet"
             data = segment_bytes(each.rows)
@@ -115,6 +114,15 @@ class CorrectedLog:
             files.append(describe(name, correction.table, schema_id, each.schema, each.rows, data))
         self._written[number] = tuple(files)
         return self._written[number]
+
+    def tidy(self) -> None:
+        """Remove the files of corrections that the journal does not have any more."""
+        known = {each.number for each in self._journal.all()}
+        found = filter(None, map(_NAME.fullmatch, self._files.list("")))
+        self._files.remove_many([each[0] for each in found if int(each[1], 16) not in known])
+        self._written = {n: files for n, files in self._written.items() if n in known}
+        used = {file.schema for files in self._written.values() for file in files}
+        self._schemas = {n: schema for n, schema in self._schemas.items() if n in used}
 
     # -- segments ---------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class DeadLetterSummary:
     @property
     def located(self) -> Located:
         """Where its row is."""
-        return Located(self.number, self.index, self.ended)
+        return Located(self.number, self.index, self.position, self.ended)
 
     @property
     def reference(self) -> DeadLetterReference:

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -43,7 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from headrace.changelog.change import Op, TableChanges
+from headrace.changelog.change import Op
 from headrace.changelog.entries import Schema, SchemaColumn
 from headrace.changelog.history import as_columns, as_schema
 from headrace.changelog.position import Position
@@ -86,6 +87,31 @@ class NewDeadLetter:
     schema: TableSchema
     row: pa.Table
     """The one change, in the shape of `schema.segment`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredChange:
+    """A change of a dead letter: one row among others of its file."""
+
+    schema: TableSchema
+    among: pa.Table
+    """Changes in the shape of the schema's segment."""
+
+    row: int
+
+    @property
+    def rows(self) -> pa.Table:
+        """The change alone."""
+        return self.among.slice(self.row, 1)
+
+
+def rows_of_changes(changes: Sequence[StoredChange]) -> pa.Table:
+    """Return the rows of changes that have one schema, in this order."""
+    pieces = []
+    for _, run in groupby(changes, key=lambda each: id(each.among)):
+        found = list(run)
+        pieces.append(found[0].among.take([each.row for each in found]))
+    return pa.concat_tables(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +163,7 @@ class DeadLetter:
     note: str = ""
     """Who ended it by request, and why."""
 
-    change: TableChanges | None = field(default=None, repr=False, compare=False)
+    change: StoredChange | None = field(default=None, repr=False, compare=False)
     """The one change, as it was captured; None for one that was not read from a store."""
 
 
@@ -524,6 +550,7 @@ class Located:
 
     number: int
     index: int
+    position: Position
     ended: EndedDeadLetter | None
 
 
@@ -565,7 +592,7 @@ def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> I
             pipeline=record.pipeline,
             table=dead_letter.table,
             lineage=dead_letter.lineage,
-            position=Position.parse(dead_letter.position),
+            position=each.position,
             baseline=dead_letter.baseline,
             op=content.op if dead_letter.baseline is None else BASELINE,
             kind=dead_letter.kind,
@@ -580,7 +607,7 @@ def _opened(record: Page | CompactedDeadLetters, wanted: Sequence[Located]) -> I
             keys=dead_letter.keys,
             ended=instant(each.ended.at) if each.ended else None,
             note=each.ended.note if each.ended else "",
-            change=TableChanges(schema, rows.slice(dead_letter.row, 1)),
+            change=StoredChange(schema, rows, dead_letter.row),
         )
 
 

@@ -333,19 +333,32 @@ class DeadLetterStore:
         superseded: bool = False,
         after: Position | None = None,
         limit: int | None = None,
+        wanted: Callable[[DeadLetterSummary], bool] = lambda known: True,
     ) -> tuple[DeadLetter, ...]:
         """
         Return the dead letters by position; with `superseded` also those that ended.
 
         With `after`, only those of later positions. With `limit`, that number, and the rest of
-        those at the last position: so the next ones are after it.
+        those at the last position: so the next ones are after it. With `wanted`, only those for
+        which it is true; it may be called often, and reads nothing.
         """
 
         def chosen() -> list[Located]:
-            found = self._ledger.chosen(table, superseded=superseded)
+            found = filter(wanted, self._ledger.chosen(table, superseded=superseded))
             return [each.located for each in limited(found, after, limit)]
 
         return self._read(chosen)
+
+    def number(
+        self,
+        table: str | None = None,
+        *,
+        superseded: bool = False,
+        wanted: Callable[[DeadLetterSummary], bool] = lambda known: True,
+    ) -> int:
+        """Return how many `all` would return without a limit; reads nothing."""
+        with self._sure():
+            return sum(map(wanted, self._ledger.chosen(table, superseded=superseded)))
 
     def to_purge(self, selection: Selection) -> tuple[Purged, ...]:
         """Return what `purge` would end, by table."""

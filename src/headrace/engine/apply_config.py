@@ -46,6 +46,9 @@ class ConfigPlan:
     sources: tuple[str, ...] = ()
     """Sources that are replaced while their pipelines continue."""
 
+    tokens: bool = False
+    """Whether the server has other tokens."""
+
     values: str = field(default="", repr=False)
     """All values of the new configuration, including secrets: to tell plans apart."""
 
@@ -114,14 +117,21 @@ def planned(
             if before.pipelines[name]["mode"] == after.pipelines[name]["mode"] == "changes":
                 brings = "continues at its position, with the new steps or into the new target"
             steps.append(PlannedStep("change", f"pipelines.{name}", keys, brings))
+    served = before.server is not None and after.server is not None
+    tokens = tuple(key for key in _different(old.rest, new.rest) if served and _is_token(key))
+    if tokens:
+        brings = "streams and logins of tokens that are gone or changed end"
+        steps.append(PlannedStep("change", "server.tokens", tokens, brings))
     for key in _different(rest, new.rest):
-        steps.append(PlannedStep("later", key, brings="at the next start"))
+        if not (served and _is_token(key)):
+            steps.append(PlannedStep("later", key, brings="at the next start"))
     steps.sort(key=lambda step: (step.what.split(".")[0] != "sources", step.what))
     return ConfigPlan(
         tuple(steps),
         tuple(sorted(add)),
         tuple(sorted(drop)),
         tuple(sorted(others)),
+        bool(tokens),
         repr((new.sources, new.pipelines, new.rest)),
     )
 
@@ -135,6 +145,10 @@ def apply(engine: Engine, plan: ConfigPlan, after: EngineConfig) -> None:
         now = {step.what for step in plan.steps if step.kind in ("add", "change")}
         again = {n: each for n, each in after.reconnects().items() if f"sources.{n}" in now}
         engine.change(wanted, plan.drop, others, again)
+
+
+def _is_token(key: str) -> bool:
+    return key.startswith("server.tokens")
 
 
 class _Sections:

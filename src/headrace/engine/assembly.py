@@ -58,6 +58,8 @@ def source_run(state: EngineState, source: Recordable) -> SourceRun:
         time.time,
         measures_lag=source.traits.measures_lag,
         ordering=source.traits.ordering,
+        resumes=source.traits.resumes,
+        resets=source.traits.resets,
         emit=state.events.emit,
     )
     recording.on_found = partial(state.tables.grow, recording, state.wake)

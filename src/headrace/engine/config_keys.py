@@ -21,6 +21,7 @@ from headrace.config.schema import (
     Integer,
     Key,
     ListOf,
+    Reference,
     Section,
     Size,
     Text,
@@ -206,6 +207,22 @@ _LAG = (
     ),
 )
 
+_TTL = (
+    Key(
+        "field",
+        Text("expires_at"),
+        "The column of the result with the time: a timestamp, a date, or text as in RFC 3339.",
+        required=True,
+    ),
+    Key(
+        "expression",
+        Text('"created_at + INTERVAL 7 DAYS"'),
+        "Spark SQL that computes the column, which is added to the result (default: the result has"
+        " it).",
+    ),
+    Key("scan", Duration("1s"), "How often expired rows are looked for.", default="1m"),
+)
+
 _PIPELINE = (
     Key("source", Text("shop"), "The id of the source.", required=True),
     Key(
@@ -257,6 +274,7 @@ _PIPELINE = (
         "How far the pipeline may lag behind the log, and what happens beyond that.",
         default={},
     ),
+    Key("ttl", Section(_TTL), "When rows expire (default: never). For targets in memory."),
 )
 
 _SPARK = (
@@ -340,6 +358,132 @@ _SECRETS = (
     ),
 )
 
+_TLS = (
+    Key(
+        "cert",
+        FilePath("server.pem"),
+        "The certificate in PEM, followed by those of the authorities between it and the root.",
+        required=True,
+    ),
+    Key(
+        "key",
+        FilePath("server.key"),
+        "Its key in PEM, without a password, readable by its owner alone.",
+        required=True,
+    ),
+    Key(
+        "client_ca",
+        FilePath("clients.pem"),
+        "The authorities whose certificates callers must have (default: they need none).",
+    ),
+)
+
+_TOKEN = (
+    Key(
+        "role",
+        Choice(("read", "operate", "admin")),
+        "What its caller may do; each role includes the ones before it.",
+        required=True,
+    ),
+    Key(
+        "hash",
+        Text('"sha256:…"', secret=True),
+        "The hash of the token, as `headrace token new` prints it.",
+    ),
+    Key("token_ref", Reference(), "Or where the token itself is: it is read once, at the start."),
+    Key(
+        "certificate",
+        Text("app.example.com"),
+        "Or the common name of the caller's certificate, with `tls.client_ca`.",
+    ),
+    Key(
+        "tables",
+        ListOf(Text(), 1, "[orders]"),
+        "The names of the tables whose rows it may read (default: all).",
+    ),
+    Key(
+        "expires",
+        Text('"2027-01-31"'),
+        "When it ends: a day, which begins at midnight UTC, or a time (default: never).",
+    ),
+)
+
+_SERVER_LIMITS = (
+    Key("largest_request", Size(1 << 20), "The body of one request.", default="4MiB"),
+    Key("largest_head", Size(), "The headers of one request.", default="64KiB"),
+    Key("connections", Integer(1), "Connections at a time.", default=2_000),
+    Key("open_requests", Integer(1), "Requests at a time, without streams.", default=1_000),
+    Key("streams_per_token", Integer(1), "Streams at a time, of one token.", default=1_000),
+    Key(
+        "head_timeout",
+        Duration("100ms"),
+        "How long the headers of a request may take, and a TLS handshake.",
+        default="10s",
+    ),
+    Key("body_timeout", Duration("100ms"), "How long the body may take.", default="30s"),
+    Key(
+        "stalled_timeout",
+        Duration("100ms"),
+        "How long a reader may take nothing of its answer.",
+        default="30s",
+    ),
+    Key(
+        "idle_timeout",
+        Duration("1s"),
+        "How long a connection may stay open between two requests.",
+        default="75s",
+    ),
+    Key("session_timeout", Duration("1m"), "How long a login of the console lasts.", default="12h"),
+)
+
+_SERVER = (
+    Key(
+        "host",
+        Text("0.0.0.0"),
+        "The address to listen on. One that other machines can reach needs `tls` and `tokens`.",
+        default="127.0.0.1",
+    ),
+    Key(
+        "http_port",
+        Integer(0, 65_535),
+        "The console, the services over HTTP, metrics and health; 0 for any free port.",
+        default=4080,
+    ),
+    Key(
+        "grpc_port",
+        Integer(0, 65_535),
+        "The services over gRPC; 0 for any free port.",
+        default=4081,
+    ),
+    Key(
+        "hosts",
+        ListOf(Text(), example='["cdc.example.com"]'),
+        "More names by which it is called, for example that of a proxy in front of it.",
+        default=[],
+    ),
+    Key("tls", Section(_TLS), "The certificate (default: no TLS)."),
+    Key(
+        "tokens",
+        Entries(Section(_TOKEN), "NAME"),
+        "Who may call, by name (default: on 127.0.0.1, every process of the machine).",
+        default={},
+    ),
+    Key(
+        "insecure",
+        Boolean(),
+        "Serve other machines without TLS, or without tokens everybody who reaches the port.",
+        default=False,
+    ),
+    Key("compat", Choice(("laredo",)), "Serve the services of Laredo, too."),
+    Key(
+        "hold",
+        ListOf(Text(), example='["public.orders"]'),
+        "Tables in memory of which the server keeps a copy, to answer queries of them itself.",
+        default=[],
+    ),
+    Key("limits", Section(_SERVER_LIMITS), "What callers may use up.", default={}),
+)
+
 KEYS = (
     Key("service", Text("shop"), "The name of this deployment; the Spark UI shows it."),
     Key(
@@ -364,6 +508,12 @@ KEYS = (
         Entries(PartOf(OBSERVERS), "ID"),
         "Who takes the [events](../guides/events.md) of the engine, by id.",
         default={},
+    ),
+    Key(
+        "server",
+        Section(_SERVER),
+        "Serves the engine on the [network](../guides/secure.md); `server {}` on this machine only"
+        " (default: no server).",
     ),
     Key("shutdown", Section(_SHUTDOWN), "The end of the engine.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets may be written.", default={}),

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.capture.source import Recordable
+    from headrace.observe.counters import BatchTimes
     from headrace.pipeline.runner import Explanation
     from headrace.spark_session.session import SparkInfo
 
@@ -184,6 +186,11 @@ class Engine:
             raise
         self._state.started_at = time.time()
         self._state.running = True
+
+    @property
+    def data(self) -> Path:
+        """The data directory, absolute."""
+        return Path(self._state.options.data).expanduser().absolute()
 
     def cancel_start(self) -> None:
         """End a start that runs on another thread; at its next step it raises `NotRunning`."""
@@ -592,9 +599,18 @@ class Engine:
         """
         offer(provider, CATALOGUE, self.metrics)
 
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return every pipeline with state, counts and lag."""
-        return status.pipelines(self._state)
+    @property
+    def started_at(self) -> float | None:
+        """When the engine was started, in seconds since 1970; None before."""
+        return self._state.started_at
+
+    def pipelines(self, *, count: bool = True) -> tuple[PipelineInfo, ...]:
+        """
+        Return every pipeline with state, counts and lag.
+
+        Without `count`, rows of targets are not counted again: their numbers are the last ones.
+        """
+        return status.pipelines(self._state, count=count)
 
     def pipeline_info(self, name: str) -> PipelineInfo:
         """Return one pipeline's info."""
@@ -620,9 +636,17 @@ class Engine:
         """Return a pipeline's target; with `type`, only if it is of that type."""
         return status.target(self._state, pipeline, type)
 
+    def readable_targets(self) -> tuple[status.ReadableTarget, ...]:
+        """Return the open targets whose tables can be read in this process."""
+        return tuple(status.readable_targets(self._state))
+
     def schema(self, table: str) -> TableSchema:
         """Return a captured table's schema, as the source describes it."""
         return status.schema(self._state, table)
+
+    def schemas(self) -> Mapping[tuple[str, str], TableSchema]:
+        """Return the schema of every captured table, by source and table."""
+        return status.schemas(self._state)
 
     def spark_info(self) -> SparkInfo | None:
         """Return what Spark has done so far, or None before it is ready."""
@@ -664,7 +688,8 @@ class Engine:
         before a time, at a position, of the row with a key. Later changes of the same rows that
         wait behind them are purged, too. Their keys are released, and later changes reach the
         target again, but its rows may differ from the source's:
-        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again. `note` says who did it and why, and stays with them.
+        `pipeline_info(pipeline).rows_given_up` counts them, until `reload` copies the table again.
+        `note` says who did it and why, and stays with them.
         """
         keys = self._keys_of(pipeline, table, key)
         selection = Selection(table, code, before, position, keys)
@@ -761,6 +786,10 @@ class Engine:
     def dead_letter_store(self, pipeline: str) -> DeadLetterStore:
         """Return the store of a pipeline's dead letters: counts, pages, what a purge would end."""
         return self._state.run_of(pipeline).delivery.dead_letters
+
+    def recent_batches(self, pipeline: str) -> tuple[BatchTimes, ...]:
+        """Return the times of a pipeline's last batches, at most 1,000, the newest last."""
+        return self._state.run_of(pipeline).delivery.hops.samples()
 
     def explain(self, pipeline: str) -> Explanation:
         """Return how Spark ran a pipeline's last batch; print the result to read it."""

@@ -98,6 +98,9 @@ class EngineConfig:
     retry: Values = field(repr=False)
     reconnect: Values = field(repr=False)
     observers: Mapping[str, Chosen] = field(repr=False)
+    server: Values | None = field(repr=False)
+    """None for no server."""
+
     warnings: tuple[HeadraceError, ...]
     """What is allowed but should be changed."""
 
@@ -206,6 +209,7 @@ def configured(tree: Node) -> EngineConfig:
         values["retry"],
         values["reconnect"],
         values["observers"] or {},
+        values["server"],
         tuple(warnings),
         tree,
     )
@@ -362,7 +366,7 @@ def _pipeline(
     retry: Values,
     errors: ErrorCollector,
 ) -> Pipeline | None:
-    from headrace.pipeline.definition import LagLimit, Pipeline
+    from headrace.pipeline.definition import TTL, LagLimit, Pipeline
 
     before = len(errors.found)
     filters = [_made(chosen, name, errors) for chosen in values["filters"]]
@@ -386,6 +390,7 @@ def _pipeline(
             on_failure=values["on_failure"],
             retry=None if values["retry"] is None else _retries(retry, values["retry"]),
             lag=LagLimit(**values["lag"]),
+            ttl=None if values["ttl"] is None else TTL(**values["ttl"]),
         )
     except HeadraceError as error:
         errors.found.append(located(error, values.location_of("tables")))

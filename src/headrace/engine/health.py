@@ -128,7 +128,8 @@ SOURCE_STATES = (
 _COMING = frozenset({"waiting", "loading", "catching_up"})
 """States in which readers see nothing yet, or the previous rows."""
 
-_AT_WORK = frozenset({"streaming", "watching"})
+AT_WORK = frozenset({"streaming", "watching"})
+"""States of a source that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def sentence(error: HeadraceError | None, subject: str) -> str:
 
 def visible_lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
     """Return the age of the oldest change that readers do not see; None if not known."""
-    if source is None or source.state not in _AT_WORK or source.error is not None:
+    if source is None or source.state not in AT_WORK or source.error is not None:
         return None
     if pipeline.lag_seconds is None or not pipeline.tables:
         return None
@@ -190,7 +191,7 @@ _Hindrance = tuple[str, str, float | None]
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None, now: float) -> _Hindrance:
     if source is None:
         return f"source {pipeline.source} is not recorded", "source_not_recorded", None
-    if source.state not in _AT_WORK:
+    if source.state not in AT_WORK:
         why = source.reason or sentence(source.error, source.name)
         text = f"source {source.name} {state_phrase(source.state)}{f': {why}' if why else ''}"
         return text, _source_code(source), _source_since(source, now)
@@ -429,7 +430,7 @@ class HealthObserver:
 
 
 def _source_reasons(source: SourceInfo, now: float) -> Iterator[HealthReason]:
-    if source.state not in _AT_WORK or source.error is not None:
+    if source.state not in AT_WORK or source.error is not None:
         text = source.reason or sentence(source.error, source.name) or state_phrase(source.state)
         since = _source_since(source, now)
         yield HealthReason("source", source.name, _source_code(source), text, since)

@@ -156,7 +156,8 @@ def _histogram(
 
 
 @cache
-def _installed() -> str:
+def installed_version() -> str:
+    """Return the version of Headrace that is installed."""
     # Read from a file: not in each scrape.
     try:
         return metadata.version(DISTRIBUTION)
@@ -165,7 +166,7 @@ def _installed() -> str:
 
 
 def _version(_look: EngineLook) -> Values:
-    return [((_installed(),), 1)]
+    return [((installed_version(),), 1)]
 
 
 def _healthy(look: EngineLook) -> Values:
@@ -207,6 +208,13 @@ def _baseline_rows(look: EngineLook) -> Values:
         for table in each.info.tables:
             labels = (each.info.name, each.info.source, table.table)
             yield labels, table.run_counts.baseline_rows
+
+
+def _expired_rows(look: EngineLook) -> Values:
+    for each in look.pipelines:
+        for table in each.info.tables:
+            labels = (each.info.name, each.info.source, table.table)
+            yield labels, table.run_counts.expired
 
 
 def _rows_given_up(look: EngineLook) -> Values:
@@ -394,6 +402,12 @@ _DEFINITIONS = (
         "Dead letters that were stored, also those that are superseded now.",
         _PIPELINE,
         _each_pipeline(lambda p: p.info.run_counts.dead_letters),
+    ),
+    _counter(
+        "rows_expired_total",
+        "Rows that were deleted from the target because they had expired.",
+        (*_PIPELINE, "table"),
+        _expired_rows,
     ),
     _gauge(
         "pipeline_held_keys",
@@ -661,6 +675,8 @@ _COMPAT = (
     _Compat("laredo_changes_received_total", _C, _ACTION, "pipeline_changes_total"),
     _Compat("laredo_changes_applied_total", _C, _ACTION, "pipeline_changes_total"),
     _Compat("laredo_dead_letters_total", _C, _P, "pipeline_dead_letters_stored_total"),
+    _Compat("laredo_rows_expired_total", _C, _P, "rows_expired_total"),
+    _Compat("laredo_pipeline_rows_expired_total", _C, _PID, "rows_expired_total"),
     _Compat("laredo_pipeline_row_count", _G, {**_PID, "table": "table"}, "pipeline_rows"),
     _Compat("laredo_pipeline_errors_total", _C, _PID, "pipeline_errors_total"),
     _Compat("laredo_pipeline_dead_letters_total", _C, _PID, "pipeline_dead_letters_stored_total"),

@@ -7,7 +7,7 @@ Replay: part of the log is delivered to another target while the pipeline contin
 
 A replay runs the pipeline's own filters and transforms, in jobs of its own (`TableJobs`). It does
 not touch the live pipeline: neither its progress, nor its dead letters, nor its target. It ends at
-the given end, or where the log ended when the replay began.
+the given end, or where the log ended when the replay began. Rows that have expired are left out.
 
 Without a start, it begins with the table's baseline, and the result is what the pipeline's target
 held at the end. With a start, it has changes only. A row that cannot be computed is left out and
@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ from headrace.changelog.ranges import (
 )
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableName, TableSchema
+from headrace.corrections.expiry import ExpiryWatermark
 from headrace.deadletters.hold import Segments, baseline_dead_letters
 from headrace.deadletters.letter import NewDeadLetter
 from headrace.errors import (
@@ -253,6 +254,7 @@ class Replay:
         prepared: PreparedPipeline,
         on_progress: Callable[[ReplayProgress], None],
         most_rows: int = MOST_ROWS,
+        expired_upto: int = 0,
     ) -> None:
         self._name = name
         self._pipeline = pipeline
@@ -263,6 +265,9 @@ class Replay:
         self._most_rows = most_rows
         self._jobs = TableJobs(log, prepared)
         self._keyed = target.traits.keyed
+        ttl = pipeline.ttl if self._keyed else None
+        self._expiry = None if ttl is None else ExpiryWatermark(ttl.field, expired_upto)
+        """Which rows have expired; a target that records every change gets the changes."""
         self._tables: dict[TableName, ReplayTable] = {}
         self._read = self._of = (0, 0)
         """Rows of baselines and changes: read so far, and in total."""
@@ -329,15 +334,16 @@ class Replay:
         with _located(table.member.table, table.since):
             parts = self._jobs.parts(table.member, files)
         for loaded in self._jobs.baseline(parts):
+            rows = loaded.rows if self._expiry is None else self._expiry.unexpired(loaded.rows)
             try:
-                loading.write(loaded.rows)
+                loading.write(rows)
             except RowsRefused as error:
                 name = table.member.table
-                refused = refused_rows(error, {name: loaded.rows})[name]
-                failures += self._jobs.refuse_loaded(table.member, files, loaded.rows, refused)
+                refused = refused_rows(error, {name: rows})[name]
+                failures += self._jobs.refuse_loaded(table.member, files, rows, refused)
             failures += loaded.failures
-            self._rows += loaded.rows.num_rows
-            self._read = (self._read[0] + loaded.rows.num_rows, 0)
+            self._rows += rows.num_rows
+            self._read = (self._read[0] + rows.num_rows, 0)
             self._report(part.after)
         dead_letters = baseline_dead_letters(
             self._log, files, failures, baseline.baseline, table.since
@@ -462,7 +468,9 @@ class Replay:
         self._failed += computed.failed
         self._failed += sum(dead_letter.kind == "behind" for dead_letter in computed.dead_letters)
         self._hold(table, computed.dead_letters)
-        return computed
+        if self._expiry is None:
+            return computed
+        return replace(computed, rows=self._expiry.applied(computed.rows, table.member.output))
 
     def _window(self, table: ReplayTable, batch: LogBatch) -> BaselineWindow | None:
         """Return which changes the baseline's rows hold, if the target must not get them (R11)."""
@@ -539,9 +547,10 @@ def replay_pipeline(
             remedy="Use a new target, such as hr.memory().",
             pipeline=pipeline,
         )
-    context = run.context
+    context, expiry = run.context, run.delivery.expiry
+    upto = 0 if expiry is None else expiry.mark.upto
     return _replayed(
-        run.name, run.pipeline, target, context.log, context.runner, start, end, on_progress
+        run.name, run.pipeline, target, context.log, context.runner, start, end, on_progress, upto
     )
 
 
@@ -570,6 +579,7 @@ def _replayed(
     start: Moment | None,
     end: Moment | None,
     on_progress: OnProgress,
+    expired_upto: int | None = None,
 ) -> Replayed:
     from headrace.targets.files import target_named
 
@@ -581,5 +591,7 @@ def _replayed(
             pipeline=name,
         )
     prepared = runner.prepare(pipeline, pipeline.source.traits, f"{name}.replay")
+    upto = int(time.time() * 1_000_000) if expired_upto is None else expired_upto
     with closing(prepared):
-        return Replay(name, pipeline, made, log, prepared, on_progress).run(start, end)
+        replay = Replay(name, pipeline, made, log, prepared, on_progress, expired_upto=upto)
+        return replay.run(start, end)

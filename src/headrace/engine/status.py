@@ -17,12 +17,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, cast
 
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.store import Figures
-from headrace.errors import HeadraceError, KeysHeld, NotRunning, RowsGivenUp, UnknownTable
+from headrace.errors import (
+    ExpiredAhead,
+    HeadraceError,
+    KeysHeld,
+    NotRunning,
+    RowsGivenUp,
+    UnknownTable,
+)
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import DeadLetters
 from headrace.runtime.info import (
@@ -39,7 +48,7 @@ from headrace.runtime.model import Member, TableState
 from headrace.runtime.new_tables import takes
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import LogRetention
-from headrace.targets.target import Target
+from headrace.targets.target import Readable, Target
 
 if TYPE_CHECKING:
     from headrace.engine.state import EngineState
@@ -47,6 +56,9 @@ if TYPE_CHECKING:
 
 
 _log = logger(__name__)
+
+AHEAD_SECONDS = 60.0
+"""Clocks differ by less: from here on, rows that have expired too early are worth a notice."""
 
 # --- readiness ------------------------------------------------------------------------------------
 
@@ -206,6 +218,46 @@ def target(state: EngineState, pipeline: str, type: str | None) -> Target:
     return found
 
 
+def schemas(state: EngineState) -> dict[tuple[str, str], TableSchema]:
+    """Return the schema of every captured table, by source and table."""
+    found: dict[tuple[str, str], TableSchema] = {}
+    for known, each in list(state.tables.schemas.items()):
+        source, _, table = known.partition("/")
+        found[source, table] = each
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableTarget:
+    """The target of a pipeline, whose tables can be read in this process."""
+
+    pipeline: str
+    source: str
+    target: Readable
+    members: tuple[Member, ...]
+
+    def lineage(self, table: str) -> str:
+        """Return the lineage of the positions of a table; empty before there is one."""
+        return next((each.lineage or "" for each in self.members if each.table == table), "")
+
+
+def readable_targets(state: EngineState) -> Iterator[ReadableTarget]:
+    """
+    Yield the open targets that can be read in this process, in the order of their pipelines.
+
+    Cheap: it is called for every lookup of a client.
+    """
+    for run in list(state.runs):
+        if run.opened and _is_readable(type(run.target)):
+            yield ReadableTarget(run.name, run.source, cast(Readable, run.target), run.members)
+
+
+@cache
+def _is_readable(kind: type) -> bool:
+    # Not by the protocol: that would collect the names of all tables each time.
+    return hasattr(kind, "tables") and callable(getattr(kind, "table", None))
+
+
 def schema(state: EngineState, table: str) -> TableSchema:
     """Return a captured table's schema, as its source describes it."""
     for known, found in list(state.tables.schemas.items()):
@@ -290,6 +342,13 @@ def _notices(run: PipelineRun, figures: Figures) -> Iterator[HeadraceError]:
             pipeline=run.name,
             keys=figures.keys,
             limit=policy.max_keys,
+        )
+    expiry = run.delivery.expiry
+    if expiry is not None and (ahead := expiry.ahead) >= AHEAD_SECONDS:
+        yield ExpiredAhead(
+            f"Rows have expired up to a time that the clock reaches in {ahead:,.0f} s",
+            pipeline=run.name,
+            seconds=round(ahead),
         )
     for table, rows in figures.purged_keys.items():
         yield RowsGivenUp(

@@ -29,6 +29,7 @@ from headrace.observe.events import (
     ChangesReceived,
     DeadLettersWritten,
     Event,
+    RowsExpired,
 )
 from headrace.observe.metrics import Distribution, Histogram
 
@@ -53,6 +54,9 @@ class OperationCounts:
     dead_letters: int = 0
     """Dead letters that were stored, also those that are superseded now."""
 
+    expired: int = 0
+    """Rows that were deleted from the target because they had expired."""
+
     @property
     def changes(self) -> int:
         """All changes: inserts, updates, deletes and truncates."""
@@ -67,6 +71,7 @@ class OperationCounts:
             self.baseline_rows + other.baseline_rows,
             self.errors + other.errors,
             self.dead_letters + other.dead_letters,
+            self.expired + other.expired,
         )
 
     def __sub__(self, other: OperationCounts) -> OperationCounts:
@@ -78,6 +83,7 @@ class OperationCounts:
             self.baseline_rows - other.baseline_rows,
             self.errors - other.errors,
             self.dead_letters - other.dead_letters,
+            self.expired - other.expired,
         )
 
     @classmethod
@@ -229,6 +235,14 @@ class BatchTimes:
     flushed: float
     computed: float
     applied: float
+    changes: int = 0
+    """Changes in the batch, before filters."""
+
+    seconds: float = 0.0
+    """From reading the log to the end of the target's write."""
+
+    way: str = ""
+    """How its tables were computed: `direct`, `job`, or `both`; empty if none had to be."""
 
 
 class Hops:
@@ -244,6 +258,11 @@ class Hops:
         self._totals.observe(sample.applied - sample.committed)
         with self._lock:
             self._samples.append(sample)
+
+    def samples(self) -> tuple[BatchTimes, ...]:
+        """Return the last batches, the newest last."""
+        with self._lock:
+            return tuple(self._samples)
 
     def totals(self) -> Distribution:
         """Return how old, in seconds, the oldest change of each batch was when it was applied."""
@@ -361,6 +380,22 @@ class DeliveryReport:
                 self.counters.add(table, OperationCounts(dead_letters=count))
                 self._emit(DeadLettersWritten(self._pipeline, table, count, self._wall()))
 
-    def hop(self, committed: float, captured: float, flushed: float, computed: float) -> None:
+    def expired(self, table: str, rows: int, position: Position) -> None:
+        """Count and report rows that were deleted because they had expired."""
+        self.counters.add(table, OperationCounts(expired=rows))
+        self._emit(RowsExpired(self._pipeline, table, rows, position, self._wall()))
+
+    def hop(
+        self,
+        committed: float,
+        captured: float,
+        flushed: float,
+        computed: float,
+        *,
+        changes: int,
+        seconds: float = 0.0,
+        way: str = "",
+    ) -> None:
         """Measure the hops of a batch that was applied just now."""
-        self.hops.add(BatchTimes(committed, captured, flushed, computed, self._wall()))
+        times = (committed, captured, flushed, computed, self._wall())
+        self.hops.add(BatchTimes(*times, changes, seconds, way))

@@ -213,6 +213,19 @@ class DeadLettersWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsExpired:
+    """Rows of a target had expired, and were deleted."""
+
+    pipeline: str
+    table: str
+    rows: int
+    position: Position
+    """Where the deletes stand: after a commit, before the next one."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyTriggered:
     """A policy was applied to a pipeline."""
 
@@ -272,6 +285,7 @@ Event: TypeAlias = (
     | ChangesApplied
     | AttemptFailed
     | DeadLettersWritten
+    | RowsExpired
     | PolicyTriggered
     | TableAltered
     | EventsDropped

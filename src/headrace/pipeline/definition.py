@@ -16,11 +16,12 @@ from headrace.capture.messages import Retries
 from headrace.capture.table_selection import is_pattern
 from headrace.changelog.schema import TableSchema
 from headrace.config.units import duration
-from headrace.errors import BadTransform, HeadraceError, WrongValue
-from headrace.pipeline.check_steps import check_steps, check_unsent
-from headrace.pipeline.steps import Filter, Transform
+from headrace.errors import BadTransform, CannotExpire, HeadraceError, WrongValue
+from headrace.pipeline.check_steps import check_steps, check_unsent, scope_after, unknown
+from headrace.pipeline.steps import Derive, Expression, Filter, Transform
 from headrace.storage.locations import bucket_of, elsewhere
 from headrace.storage.records import RecordStorage
+from headrace.targets.target import ListsRows
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -148,6 +149,60 @@ class LagLimit:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TTL:
+    """
+    When rows expire: a target does not show a row whose time in the column `field` has passed.
+
+    `field` is a column of the result, after all transforms: a timestamp, a date, or text as in
+    RFC 3339. With `expression`, the column is added to the result and computed by it:
+    `TTL("expires_at", "created_at + INTERVAL 7 DAYS")`. A row without a time never expires.
+    """
+
+    field: str
+    expression: Expression | None = None
+
+    scan: str | float = "1m"
+    """How often rows are looked for that have expired, in seconds or as `1m`; at least 1 s."""
+
+    def __post_init__(self) -> None:
+        seconds = duration(self.scan) if isinstance(self.scan, str) else float(self.scan)
+        object.__setattr__(self, "scan", seconds)
+        if not seconds >= 1:
+            raise WrongValue("TTL(scan=) must be at least a second", given=self.scan)
+        if not self.field:
+            raise WrongValue("TTL needs the name of a column", remedy='TTL("expires_at").')
+
+    @property
+    def scan_seconds(self) -> float:
+        """`scan` in seconds."""
+        return float(self.scan)
+
+    def check(self, result: TableSchema) -> None:
+        """Raise an error if rows of a result with these columns cannot expire."""
+        if self.field not in result.names:
+            raise unknown(self.field, result.names, "ttl")
+        if (type := result.column(self.field).type).kind not in _TIMES:
+            raise CannotExpire(
+                f"The column {self.field} of ttl has no times",
+                remedy="Use a column with timestamps, dates, or text as in RFC 3339; or give ttl an"
+                " expression that makes a timestamp.",
+                table=result.table,
+                column=self.field,
+                type=str(type),
+            )
+        if not result.key:
+            raise CannotExpire(
+                "Rows of a table without a key cannot expire: nothing says which one to delete",
+                remedy="Declare a primary key at the source, or leave ttl out.",
+                table=result.table,
+            )
+
+
+_TIMES = frozenset({"timestamp", "timestamptz", "date", "text"})
+"""The kinds of columns that have times."""
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class Pipeline:
     """Keeps tables of a source in a target, filtered and transformed."""
@@ -186,6 +241,9 @@ class Pipeline:
     lag: LagLimit
     """How far it may lag behind, and what happens then."""
 
+    ttl: TTL | None
+    """When its rows expire; None: never."""
+
     def __init__(
         self,
         source: Recordable,
@@ -202,6 +260,7 @@ class Pipeline:
         on_failure: OnFailure = "isolate",
         retry: Retries | None = None,
         lag: LagLimit | None = None,
+        ttl: TTL | None = None,
     ) -> None:
         named = [*([] if table is None else [table]), *(tables or ())]
         if not named or len(set(named)) < len(named):
@@ -248,6 +307,14 @@ class Pipeline:
                 " for targets that are loaded again at every start.",
                 target=target.traits.type,
             )
+        if ttl is not None:
+            if not isinstance(target, ListsRows):
+                raise CannotExpire(
+                    "Rows of this target cannot expire: it cannot say which of them have",
+                    target=target.traits.type,
+                )
+            if ttl.expression is not None:
+                transforms = [*transforms, Derive(((ttl.field, ttl.expression),))]
         # The class is frozen, so set the fields as a frozen dataclass does.
         for field, value in {
             "source": source,
@@ -263,6 +330,7 @@ class Pipeline:
             "on_failure": on_failure,
             "retry": retry,
             "lag": lag or LagLimit(),
+            "ttl": ttl,
         }.items():
             object.__setattr__(self, field, value)
 
@@ -274,4 +342,9 @@ class Pipeline:
     def check(self, schema: TableSchema) -> list[HeadraceError]:
         """Return all errors of this pipeline for this table that can be found without Spark."""
         steps = self.filters, self.transforms, schema
-        return [*check_steps(*steps), *check_unsent(*steps)]
+        errors = [*check_steps(*steps), *check_unsent(*steps)]
+        if self.ttl is not None and not errors:
+            scope = scope_after(self.transforms, schema)
+            if scope.known and self.ttl.field not in scope.names:
+                errors.append(unknown(self.ttl.field, scope.names, "ttl"))
+        return errors

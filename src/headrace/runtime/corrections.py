@@ -23,11 +23,10 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from headrace.changelog.change import Op, TableChanges
-from headrace.changelog.position import CHANGES_END, Position, before_corrections, in_log
+from headrace.changelog.position import Position, in_log
 from headrace.changelog.schema import TableSchema
-from headrace.corrections.overlay import MOST_PARTS
 from headrace.deadletters.ledger import Selection
-from headrace.deadletters.letter import DeadLetter
+from headrace.deadletters.letter import DeadLetter, rows_of_changes
 from headrace.errors import CannotReplay, HeadraceError, RowFailed, TooManyFailed
 from headrace.pipeline.definition import Mode
 from headrace.runtime.delivery import Delivery
@@ -139,12 +138,13 @@ class Corrections:
 
     def _carry_out(self, request: ReplayRequest, members: Sequence[Member]) -> bool:
         """Make corrections of a request; False if one of its tables cannot take them yet."""
-        if self._mode != "baseline_then_changes":
+        if self._mode == "baseline":
+            # It has no changes that a correction could stand among, and when its target is rebuilt
+            # from other rows, nobody knows whether the source has changed the row meanwhile.
             raise CannotReplay(
-                f"A pipeline in mode {self._mode} cannot apply its dead letters",
+                "A pipeline in mode baseline cannot apply its dead letters",
                 pipeline=self._name,
-                remedy="In mode baseline, reload the table. In mode changes, use a pipeline in mode"
-                " baseline_then_changes.",
+                remedy="Correct the cause, or the row at its source, and reload the table.",
             )
         by_table: dict[str, list[DeadLetter]] = {}
         for each in self._delivery.dead_letters.all():
@@ -211,33 +211,21 @@ class Corrections:
                 dead_letter.baseline is not None or dead_letter.position <= in_log(member.reached)
                 for dead_letter in dead_letters
             )
-            and self._at_a_commits_end(member)
+            and self._delivery.at_a_commits_end(member)
         )
-
-    def _at_a_commits_end(self, member: Member) -> bool:
-        """Whether a table has all changes of the commit that it has reached."""
-        reached = before_corrections(member.reached)
-        end = Position(reached.epoch, reached.commit, CHANGES_END)
-        log = self._delivery.source_log
-        return reached >= end or not log.changed_between(member.table, reached, end)
 
     def _changes(
         self, member: Member, dead_letters: Sequence[DeadLetter], request: ReplayRequest
     ) -> list[TableChanges]:
         """Return the changes of dead letters, with edits, a table for each run of one schema."""
         parts: list[TableChanges] = []
-        edited = []
-        for dead_letter in dead_letters:
-            assert dead_letter.change is not None
-            edits = request.edits if request.wanted(dead_letter) else None
-            edited.append(
-                TableChanges(dead_letter.change.schema, with_values(dead_letter.change, edits))
-            )
-        for schema, run in groupby(edited, key=lambda each: each.schema):
-            rows = pa.concat_tables([each.rows for each in run])
+        for (schema, edits), run in groupby(
+            dead_letters, key=lambda each: (_schema(each), self._edits(each, request))
+        ):
+            rows = _as_changes(rows_of_changes([each.change for each in run if each.change]))
+            if edits is not None:
+                rows = with_values(TableChanges(schema, rows), edits)
             parts.append(TableChanges(schema, rows))
-        if len(parts) > MOST_PARTS:
-            raise CannotReplay("The dead letters have too many schemas", table=member.table)
         needed = self._delivery.needs(member)
         for part in parts:
             unsent = {n for each in part.rows["_unsent"].drop_null().to_pylist() for n in each}
@@ -250,6 +238,11 @@ class Corrections:
                     remedy="Give the value with an edit, or reload the table.",
                 )
         return parts
+
+    @staticmethod
+    def _edits(dead_letter: DeadLetter, request: ReplayRequest) -> Mapping[str, object] | None:
+        edits = request.edits
+        return edits if edits is not None and request.wanted(dead_letter) else None
 
     def _tried(
         self, member: Member, dead_letters: list[DeadLetter], changes: list[TableChanges]
@@ -337,19 +330,20 @@ def _check_edit(groups: Mapping[str, Sequence[DeadLetter]], request: ReplayReque
         raise CannotReplay("The change has no row to edit", op=found[0].op)
 
 
-def _as_change(rows: pa.Table) -> pa.Table:
-    """Return a stored change; a row of a baseline is an insert."""
+def _schema(dead_letter: DeadLetter) -> TableSchema:
+    assert dead_letter.change is not None, "it was read from a store"
+    return dead_letter.change.schema
+
+
+def _as_changes(rows: pa.Table) -> pa.Table:
+    """Return stored changes; a row of a baseline is an insert."""
     at = rows.schema.get_field_index("_op")
-    if rows.column(at)[0].as_py() is not None:
-        return rows
-    return rows.set_column(at, rows.schema.field(at), pa.array([int(Op.INSERT)], pa.int8()))
+    return rows.set_column(at, rows.schema.field(at), rows.column(at).fill_null(int(Op.INSERT)))
 
 
-def with_values(change: TableChanges, values: Mapping[str, object] | None) -> pa.Table:
+def with_values(change: TableChanges, values: Mapping[str, object]) -> pa.Table:
     """Return one change with other values in its row; raise `CannotReplay` for impossible ones."""
-    rows, schema = _as_change(change.rows), change.schema
-    if values is None:
-        return rows
+    rows, schema = change.rows, change.schema
     for name in values:
         if name not in schema.names:
             raise CannotReplay("The table has no such column", table=schema.table, column=name)

@@ -27,6 +27,9 @@ Long because batches, baselines, dead letters and corrections must be stored in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
@@ -36,11 +39,13 @@ from headrace.changelog.change import TableChanges
 from headrace.changelog.entries import Baseline, File
 from headrace.changelog.position import (
     CHANGES_END,
+    MAX_ORDINAL,
     ORIGIN,
     Position,
     before_corrections,
 )
 from headrace.changelog.reader import LogBatch, LogReader
+from headrace.corrections.expiry import Expiry, ExpiryWatermark, after, deletes
 from headrace.corrections.journal import (
     Correction,
     CorrectionRecord,
@@ -59,9 +64,11 @@ from headrace.deadletters.keys import packed_keys
 from headrace.deadletters.letter import DeadLetter, NewDeadLetter
 from headrace.deadletters.store import DeadLetterStore, Figures, open_store
 from headrace.errors import (
+    AlreadyStored,
     BadTransform,
     NotRunning,
     RowsRefused,
+    StorageError,
 )
 from headrace.observe.counters import DeliveryReport, Received
 from headrace.pipeline.batch import (
@@ -71,7 +78,7 @@ from headrace.pipeline.batch import (
 )
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import limit_refused
-from headrace.pipeline.result import Failure
+from headrace.pipeline.result import Failure, result_schema
 from headrace.runtime.model import Load, Member, TableState
 from headrace.runtime.run_context import RunContext
 from headrace.runtime.store import Intent
@@ -96,6 +103,8 @@ from headrace.storage.killpoints import (
 from headrace.storage.records import Records
 from headrace.targets.target import (
     Batch,
+    ListsLoaded,
+    ListsRows,
     Loading,
     TakesFrames,
 )
@@ -108,6 +117,14 @@ T = TypeVar("T")
 
 _ALL = 1 << 40
 """No limit: an intended batch is cut at the same position again."""
+
+_WAYS = {
+    (False, False): "",
+    (True, False): "direct",
+    (False, True): "job",
+    (True, True): "both",
+}
+"""How a batch was computed: whether some of its tables without a job, and some by a job."""
 
 
 class Delivery:
@@ -135,11 +152,15 @@ class Delivery:
         self._jobs = TableJobs(context.log, prepared, every_change=traits.every_change)
         self._journal: Journal | None = None
         self._log: CorrectedLog | None = None
+        self._tidied: Position | None = None
+        """Where the log began when corrections were last looked through."""
         self.tried = ORIGIN
         """The position that a durable target may have: a write without an answer may be done."""
         self.dead_letters_stale = False
         """Whether a superseded engine has written dead letters since they were read (R31)."""
         self._checks: list[Callable[[], None]] = []
+        self.expiry = self._expiry_of(pipeline)
+        """The expiry watermark; None if its rows never expire."""
         self.corrected: Callable[[Position, Mapping[str, ComputedRows]], None] | None = None
         """Called with the position of a correction that the target has, and what was computed."""
         self._unfinished = False
@@ -159,6 +180,13 @@ class Delivery:
             check, keep = context.check_run, self._keep
             self._giving = FrameDelivery(name, pipeline.target, prepared, check, keep)
         self._staging = staged_batches(name, pipeline.target, prepared, context.check_run)
+
+    def _expiry_of(self, pipeline: Pipeline) -> Expiry | None:
+        context, ttl = self._context, pipeline.ttl
+        if ttl is None:
+            return None
+        store = partial(context.store.expire, self.name)
+        return Expiry(ttl.field, ttl.scan_seconds, store, context.clock, context.wall)
 
     @property
     def jobs(self) -> int:
@@ -201,14 +229,14 @@ class Delivery:
         began = context.clock()
         taking = [member for member in taking if member.table in batch.tables]
         received = self._received(taking, batch)
+        before = self.direct, self.jobs
         if self.intends:
             self._intend(start, batch)
+        self._note_overrides(taking, batch)
         if self._giving is not None:
-            self._end_corrections(taking, batch)
             upto = self._give(self._giving, taking, batch)
             computed_at = context.wall()
         else:
-            self._end_corrections(taking, batch)
             computed = {member.table: self._share(member, batch) for member in taking}
             computed_at = context.wall()
             reach(JOB_DONE)
@@ -232,10 +260,18 @@ class Delivery:
         self.batches += 1
         self.changes += batch.rows
         self.applying = None
-        self.report.batch_seconds.observe(context.clock() - began)
+        seconds = context.clock() - began
+        self.report.batch_seconds.observe(seconds)
         times = None if batch.corrects else context.flush_times(batch.entries[1])
         if times is not None:
-            self.report.hop(batch.begun / 1_000_000, *times, computed_at)
+            self.report.hop(
+                batch.begun / 1_000_000,
+                *times,
+                computed_at,
+                changes=batch.rows,
+                seconds=seconds,
+                way=_WAYS[self.direct > before[0], self.jobs > before[1]],
+            )
 
     def _received(
         self, taking: Sequence[Member], batch: LogBatch, *, catching_up: bool = False
@@ -256,7 +292,13 @@ class Delivery:
         """Return one table's share of a batch, computed or staged."""
         if self._staging is not None and self._stages(batch.files_of(member.table)):
             return self._stage(member, batch)
-        return self._jobs.changes(member, batch, self._held(member, batch))
+        return self._unexpired(member, self._jobs.changes(member, batch, self._held(member, batch)))
+
+    def _unexpired(self, member: Member, computed: ComputedRows) -> ComputedRows:
+        """Return a table's share of a batch with a delete for each row that has expired."""
+        if self.expiry is None:
+            return computed
+        return replace(computed, rows=self.expiry.mark.applied(computed.rows, member.output))
 
     def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         batch_id = f"{self.name}/{batch.first}/{batch.last}"
@@ -362,6 +404,8 @@ class Delivery:
         """Read the intent of the previous run."""
         store = self._context.store
         self._intent = store.intent(self.name)
+        if self.expiry is not None:
+            self.expiry.recall(store.expired_upto(self.name))
         self.counters.recall(store.counts(self.name))
         store.count_with(self.counters)
         self._open_journal()
@@ -372,6 +416,7 @@ class Delivery:
         context = self._context
         self._journal = Journal.open(context.files, self.name, context.wall)
         self._log = CorrectedLog(context.log, self.name, self._journal)
+        self._tidied = None
         self._jobs.use(self._log)
 
     @property
@@ -473,22 +518,51 @@ class Delivery:
         number = load.baseline if baseline is None else baseline.copy or load.baseline
         return number, load.first
 
-    def _end_corrections(self, taking: Sequence[Member], batch: LogBatch) -> None:
-        """Note which corrections end with this batch, before it has any effect."""
+    def _note_overrides(self, taking: Sequence[Member], batch: LogBatch) -> None:
+        """Note which rows of corrections this batch decides about, before it has any effect."""
         for member in taking if not batch.corrects else ():
-            active = self.journal.active_keys(member.table)
-            if not active or not (files := batch.files_of(member.table)):
+            watched = self.journal.watched(member.table, batch.first, batch.last)
+            if not watched or not (files := batch.files_of(member.table)):
                 continue
             segments = self._jobs.segments(batch, files)
-            found: set[bytes] = set()
+            wanted = pa.array(sorted(watched), pa.binary())
+            found: dict[bytes, Position] = {}
             for schema, rows in segments.read():
-                keys = packed_keys(rows, schema)
-                changed = pa.chunked_array([keys.old, keys.new])
-                wanted = pa.array(sorted(active), pa.binary())
-                found.update(changed.filter(pc.is_in(changed, value_set=wanted)).to_pylist())
+                for side in packed_keys(rows, schema):
+                    chosen = pc.is_in(side, value_set=wanted)
+                    columns = (rows["_commit"], rows["_ordinal"], side)
+                    mine = (each.filter(chosen).to_pylist() for each in columns)
+                    for commit, ordinal, key in zip(*mine, strict=True):
+                        at = Position(batch.epoch, commit, ordinal)
+                        found[key] = min(at, found.get(key, at))
             self._context.check_run()
-            emptied = segments.truncated() is not None
-            self.journal.end(member.table, None if emptied else found)
+            self.journal.override(member.table, found, segments.truncated_at())
+
+    def _move_corrections(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Move corrections that rows folded up to F lack to F, before they are loaded."""
+        lineage = self._context.log.lineage or ""
+        known = member.stored if member.lineage == lineage else ORIGIN
+        if baseline.copy:
+            # The log is folded by whole commits, and only those that the pipeline had stored.
+            known = Position(known.epoch, known.commit, MAX_ORDINAL)
+        loaded = (baseline.copy or baseline.baseline, first)
+        self._context.check_run()
+        self.journal.move(member.table, loaded, lineage, known)
+
+    def tidy_corrections(self) -> None:
+        """Remove files of corrections that the log, as it begins now, makes unnecessary."""
+        floor, before = self._context.log.floor, self._tidied
+        if floor == before or not self.journal.written:
+            return
+        self._context.check()
+        try:
+            if self.journal.tidy(floor) or before is None:
+                self.log.tidy()
+        except AlreadyStored:
+            raise  # by another engine: what it has written must be read first
+        except StorageError:
+            return  # it can wait
+        self._tidied = floor
 
     def correct(
         self,
@@ -620,12 +694,97 @@ class Delivery:
         if self._dead_letters is not None:
             self._dead_letters.drop()
             self.journal.drop()
+            with suppress(StorageError):  # they are of no use to anybody
+                self.log.tidy()
+
+    # -- rows that expire -------------------------------------------------------------
+
+    def may_insert(self, member: Member) -> bool:
+        """
+        Whether deletes of the pipeline's own can stand where a table is now.
+
+        Not between two attempts of a batch: the target may have it already. Not within a commit,
+        nor before a correction that stands after the same commit, and comes next.
+        """
+        reached, lineage = member.reached, self.source_log.lineage or ""
+        end = Position(reached.epoch, reached.commit, MAX_ORDINAL)
+        return (
+            self.settled_at(reached)
+            and self.at_a_commits_end(member)
+            and self.journal.next(lineage, (member.table,), reached, end, None) is None
+        )
+
+    def at_a_commits_end(self, member: Member) -> bool:
+        """Whether a table has all changes of the commit that it has reached."""
+        reached = before_corrections(member.reached)
+        end = Position(reached.epoch, reached.commit, CHANGES_END)
+        return reached >= end or not self.source_log.changed_between(member.table, reached, end)
+
+    def expire(self, members: Sequence[Member]) -> bool:
+        """
+        Delete the rows of these tables that have expired; return whether there were any.
+
+        The deletes of tables that are at one position are one batch. It needs no journal: if it is
+        lost with this process, the rows of the table that is built next are compared with the
+        watermark, which is stored.
+        """
+        assert self.expiry is not None
+        if (mark := self.expiry.begin()) is None:
+            return False
+        together: dict[Position | str, list[Member]] = {}
+        for member in members:
+            # One that has to be loaded again may still be seen, at a position of its own.
+            together.setdefault(member.reached if member.shown else member.table, []).append(member)
+        counts: dict[str, tuple[int, Position]] = {}
+        for group in together.values():
+            at = after(group[0].reached)
+            found = {member.table: self._deletes(member, mark, at) for member in group}
+            if not any(each.rows.num_rows for each in found.values()):
+                continue
+            self._context.check_run()
+            self._target.write(self._own_batch(at, found))
+            for member in group:
+                member.reached = at
+                if rows := found[member.table].rows.num_rows:
+                    counts[member.table] = (rows, at)
+        self.expiry.done(mark)
+        for table, (rows, at) in counts.items():
+            self.report.expired(table, rows, at)
+        return bool(counts)
+
+    def expire_loaded(self, member: Member, load: Load, at: Position) -> None:
+        """Delete rows that have expired since they were loaded, before readers see the table."""
+        if self.expiry is None:
+            return
+        assert isinstance(load.loading, ListsLoaded)
+        mark = self.expiry.mark
+        found = mark.expired(load.loading.list_rows(mark.columns(member.output)))
+        if found.num_rows:
+            at = after(max(at, load.reached))
+            computed = ComputedRows(deletes(found, at, mark.upto, member.nothing.schema))
+            load.loading.catch_up(self._own_batch(at, {member.table: computed}))
+
+    def _deletes(self, member: Member, mark: ExpiryWatermark, at: Position) -> ComputedRows:
+        """Return the deletes of rows at the target that have expired by a watermark."""
+        assert isinstance(self._target, ListsRows)
+        # Not the member's columns: a table whose columns changed is seen as it was until it is
+        # loaded again.
+        columns = self._target.columns_shown(member.table)
+        shape = result_schema(columns)
+        if mark.field not in columns.names:
+            return ComputedRows(shape.empty_table())
+        found = mark.expired(self._target.list_rows(member.table, mark.columns(columns)))
+        return ComputedRows(deletes(found, at, mark.upto, shape))
+
+    def _own_batch(self, at: Position, computed: dict[str, ComputedRows]) -> Batch:
+        return target_batch(f"{self.name}/{at}/{at}", at.epoch, at, at, computed)
 
     # -- baselines --------------------------------------------------------------------
 
     def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
         """Load a baseline's rows into the target; readers do not see them yet."""
         self._disown(member)
+        self._move_corrections(member, baseline, first)
         failures: list[Failure] = []
         refused: list[Failure] = []
         parts = self._jobs.parts(member, baseline.files)
@@ -641,9 +800,10 @@ class Delivery:
         taken = 0
         for loaded in self._jobs.baseline(parts):
             self._context.check_run()
-            refused += self._load_rows(member, baseline, loading, loaded.rows, len(refused))
+            rows = loaded.rows if self.expiry is None else self.expiry.mark.unexpired(loaded.rows)
+            refused += self._load_rows(member, baseline, loading, rows, len(refused))
             failures += loaded.failures
-            taken += loaded.rows.num_rows
+            taken += rows.num_rows
             self.report.loaded(baseline, taken - len(refused))
         self._keep_of_baseline(baseline, [*failures, *refused], first)
         self.report.baseline(baseline)
@@ -652,6 +812,7 @@ class Delivery:
         """Pass a baseline's rows to the user's function, in pieces."""
         assert self._giving is not None
         self._disown(member)
+        self._move_corrections(member, baseline, first)
         # For an empty table too: the function must learn that its previous rows are gone, since a
         # truncate that the copy has seen is not delivered again (R11).
         parts = self._jobs.parts(member, baseline.files) or [SegmentGroup(member.input, ())]
@@ -666,6 +827,7 @@ class Delivery:
 
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to a table that is being loaded."""
+        self._note_overrides([member], batch)
         received = self._received([member], batch, catching_up=True)
         held = self._held_in_load(member, batch, load)
         # With one row per key a repeated change is harmless; others must not get commits that
@@ -674,6 +836,7 @@ class Delivery:
         # A correction at F itself is not in the rows: it was made after the copy was.
         since = ORIGIN if batch.corrects else load.first
         computed = self._jobs.changes(member, batch, held, since, window)
+        computed = self._unexpired(member, computed)
         loaded = self.copy_of(member.table, load)
         self._keep(self.dead_letters.not_emptied(computed.dead_letters), loaded)
         self._clear_truncated(batch, {member.table: computed})
@@ -695,7 +858,9 @@ class Delivery:
         if failures:
             log = self._context.log
             new = baseline_dead_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new, (baseline.copy or baseline.baseline, first))
+            loaded = (baseline.copy or baseline.baseline, first)
+            replaced = self.journal.replaced(baseline.table, loaded)
+            self._keep([each for each in new if replaced.isdisjoint(each.keys)], loaded)
 
     # -- frames, and rows that executors prepare --------------------------------------
 

@@ -440,6 +440,18 @@ class SourceInfo:
     started: float | None = None
     """When this engine began to record it, in seconds since 1970."""
 
+    lineage: str | None = None
+    """The history that positions of the current epoch belong to; None for an empty log."""
+
+    acknowledged_position: str | None = None
+    """`acknowledged` as the source's own text; None if it has none."""
+
+    resumes: bool = True
+    """Whether reading continues after a restart; otherwise every start is a gap."""
+
+    resets: bool = False
+    """Whether it can be reset."""
+
 
 # --- how long a log is kept -----------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ _GLOB = "*?[]{}"
 
 _WRITTEN = (
     *("lock", "run", "control.sqlite", "control.sqlite-wal", "control.sqlite-shm", "storage"),
-    *("log", "dead-letters", "scratch", "differences", "tables", "logs"),
+    *("log", "dead-letters", "replays", "scratch", "differences", "tables", "logs"),
     *("spark-events", "spark-warehouse"),
 )
 """What an engine writes in its data directory. The disk, or a server, may have more there."""

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from headrace.capture.messages import ENDLESS, Retries
 from headrace.changelog.entries import File, RebaselineRequired
-from headrace.changelog.position import ORIGIN, Position, in_log
+from headrace.changelog.position import CHANGES_END, ORIGIN, Position, in_log
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import (
@@ -190,7 +190,8 @@ class Load:
         # Invariant 7: before H a table is a mixture that never existed.
         # By commit: F is after a whole commit, the end of a batch at its last change.
         at = (self.reached.epoch, self.reached.commit) == (goal.epoch, goal.commit)
-        return at and goal >= self.last
+        # Corrections follow all changes of their commit: the last one of these is not enough.
+        return at and goal >= self.last and (goal.ordinal <= CHANGES_END or self.reached >= goal)
 
 
 @dataclass(slots=True)

@@ -173,7 +173,10 @@ class NewTables:
         return True
 
     def _planned(self, schema: TableSchema) -> Member:
-        return Member(schema.table, schema, self._prepared.output(schema))
+        output = self._prepared.output(schema)
+        if self._pipeline.ttl is not None:
+            self._pipeline.ttl.check(output)
+        return Member(schema.table, schema, output)
 
     def _may_fit(self, schema: TableSchema) -> bool:
         refused = self._unfit.get(schema.table)

@@ -245,6 +245,7 @@ class PipelineRun:
     def _work(self) -> float | None:
         if not self.opened:
             return self._begin()
+        self._expire()
         if self._prepare():
             return None
         return None if self._follow() else IDLE
@@ -284,6 +285,24 @@ class PipelineRun:
         self._store_progress(always=self._durable and bool(batch.files))
         self.delivery.check()
         return True
+
+    def _expire(self) -> None:
+        """Delete the rows that have expired, if it is time to look for them."""
+        expiry = self.delivery.expiry
+        if expiry is None or expiry.due_in:
+            return
+        if all(self.delivery.may_insert(member) for member in self.members if member.shown):
+            self.delivery.expire(self.members)
+        else:
+            expiry.put_off()
+
+    @property
+    def wakes_in(self) -> float | None:
+        """Seconds until there is work that no entry of the log brings; None: never."""
+        expiry = self.delivery.expiry
+        if expiry is None or self.paused or self.failed or not self.opened:
+            return None
+        return expiry.due_in
 
     def _store_progress(self, *, always: bool = False) -> None:
         context = self.context
@@ -744,6 +763,7 @@ class PipelineRun:
             # Before anything is written to them: another engine may have done so.
             self.delivery.reopen_dead_letters()
             self.delivery.finish_corrections()
+            self.delivery.tidy_corrections()
         # First store finished switches, so that they do not count as the requested reload.
         if self._loads.switched:
             self._loads.note_switched()

@@ -10,7 +10,7 @@ pipelines are open: what a pipeline needs is not known until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headrace.capture.messages import MaintainLog
-from headrace.changelog.position import Position, before_commit, in_log
+from headrace.changelog.position import ORIGIN, Position, before_commit, in_log
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import ReaderLease, leases
 from headrace.errors import HeadraceError, LogFilling
@@ -49,7 +49,7 @@ class Pin:
     progress: the position of a pipeline; loading: F of a baseline that it loads; intent: the
     start of a batch that may have had effects; origin: where it began, and is rebuilt from;
     baseline: the newest of a table; reader: a named reader; keep: the minimum retention time;
-    correction: a row at a target that is rebuilt from the log, and that the source does not have.
+    correction: how far a pipeline has noted which of its corrections changes replace.
     """
 
     whose: str
@@ -97,12 +97,21 @@ def pipeline_pins(
             pins.append(Pin("baseline", member.table, usable.window[0]))
     if (intent := store.intent(run.name)) is not None:
         pins.append(Pin("intent", run.name, before_commit(Position.parse(intent.after))))
-    if not durable and run.recalled:
-        # A fold past it would be of the source's rows alone.
-        oldest = run.delivery.journal.oldest_active()
-        if oldest is not None:
-            pins.append(Pin("correction", run.name, before_commit(oldest)))
-    return pins
+    return [*pins, *(correction_pins(run) if run.recalled and not durable else ())]
+
+
+def correction_pins(run: PipelineRun) -> Iterator[Pin]:
+    """
+    Yield pins at the stored positions of a volatile pipeline's tables with corrections.
+
+    A fold up to there loses no correction: when the target is rebuilt, it is moved to where the
+    folded rows begin. Beyond, after a crash, nobody would know whether its row has changed since.
+    """
+    for member in run.members:
+        seen = consistent_state(member)
+        at = min(seen.stored, seen.reached) if seen.following else seen.stored
+        if (seen.following or at > ORIGIN) and run.delivery.journal.concerns(member.table):
+            yield Pin("correction", f"{run.name}/{member.table}", before_commit(at))
 
 
 def baseline_pin(log: LogReader, table: str) -> list[Pin]:

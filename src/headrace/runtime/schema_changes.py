@@ -116,6 +116,8 @@ class SchemaChanges:
             raise self._stopped("The columns of the table changed", member, described)
         target = self._pipeline.target
         output = self._prepared.output(schema)
+        if self._pipeline.ttl is not None:
+            self._pipeline.ttl.check(output)
         answer: SchemaAnswer = "continue"
         if (output.columns, output.key) != (member.output.columns, member.output.key):
             self._context.check_run()

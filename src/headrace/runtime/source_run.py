@@ -267,11 +267,13 @@ class SourceRun:
         *,
         measures_lag: bool = False,
         ordering: str = "total",
+        resumes: bool = True,
+        resets: bool = False,
         emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """
-        `measures_lag` and `ordering` are traits of the source. Without the first, what was read
-        counts as everything. `emit` passes events to observers.
+        `measures_lag`, `ordering`, `resumes` and `resets` are traits of the source. Without the
+        first, what was read counts as everything. `emit` passes events to observers.
         """
         self.name = name
         self.kind = kind
@@ -289,7 +291,7 @@ class SourceRun:
         self._has_read = False
         """Whether something was read since it was opened last, if only that there is nothing."""
 
-        self._ordering = ordering
+        self._ordering, self._resumes, self._resets = ordering, resumes, resets
         self._error: HeadraceError | None = None
         self._lost_at: float | None = None
         """Since when the source is not read, because of an error."""
@@ -638,6 +640,12 @@ class SourceRun:
             error_since=self._unread_at or self._lost_at,
             newest=None if (newest := self.log.newest) is None else newest / 1_000_000,
             started=self._started,
+            lineage=self.log.lineage,
+            acknowledged_position=None
+            if (acknowledged := self.acknowledged) is None
+            else self.log.source_position_at(acknowledged),
+            resumes=self._resumes,
+            resets=self._resets,
         )
 
     def _room_info(self) -> RoomInfo | None:

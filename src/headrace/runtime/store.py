@@ -71,6 +71,13 @@ create table if not exists counters (
   baseline_rows integer not null, errors integer not null, dead_letters integer not null,
   since real not null, last_change real, primary key (pipeline, "table")
 ) without rowid;
+create table if not exists expired (
+  pipeline text not null, "table" text not null, rows integer not null,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists expiries (
+  pipeline text primary key, upto integer not null
+) without rowid;
 create table if not exists set_aside (
   pipeline text primary key, facts text not null, taken integer not null
 ) without rowid;
@@ -85,6 +92,8 @@ _OF_PIPELINES = (
     "intents",
     "set_aside",
     "counters",
+    "expired",
+    "expiries",
     "pipelines",
 )
 
@@ -150,10 +159,11 @@ class ProgressStore:
         with self._guarded():
             rows = self._connection.execute(
                 'select "table", inserts, updates, deletes, truncates, baseline_rows, errors,'
-                " dead_letters, since, last_change from counters where pipeline = ?",
+                " dead_letters, coalesce(rows, 0), since, last_change from counters left join"
+                ' expired using (pipeline, "table") where pipeline = ?',
                 (pipeline,),
             ).fetchall()
-        return {row[0]: TableCounts(OperationCounts(*row[1:8]), *row[8:]) for row in rows}
+        return {row[0]: TableCounts(OperationCounts(*row[1:9]), *row[9:]) for row in rows}
 
     def store_counts(self, pipeline: str) -> None:
         """Store what was counted since the last progress, before the run ends."""
@@ -171,8 +181,17 @@ class ProgressStore:
             self._connection.executemany(
                 "insert or replace into counters values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (pipeline, table, *astuple(each.counts), each.since, each.last_change)
+                    (pipeline, table, *astuple(each.counts)[:7], each.since, each.last_change)
                     for table, each in new.items()
+                ],
+            )
+            # In a table of its own, which a data directory of an earlier version can be given.
+            self._connection.executemany(
+                "insert or replace into expired values (?, ?, ?)",
+                [
+                    (pipeline, table, each.counts.expired)
+                    for table, each in new.items()
+                    if each.counts.expired
                 ],
             )
         if self._counters is not None:
@@ -393,6 +412,25 @@ class ProgressStore:
             self._check_term()
             for table in (*_OF_PIPELINES, *(("paused",) if paused else ())):
                 self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
+
+    def expire(self, pipeline: str, upto: int) -> None:
+        """Store that rows whose time is not after `upto`, in microseconds, have expired."""
+        with self._guarded(), self._counted(pipeline):
+            self._check_term()
+            # Forward only: what has expired stays so.
+            self._connection.execute(
+                "insert into expiries values (?, ?) on conflict do update set"
+                " upto = max(upto, excluded.upto)",
+                (pipeline, upto),
+            )
+
+    def expired_upto(self, pipeline: str) -> int:
+        """Return up to which time rows have expired, in microseconds; 0 before the first scan."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select upto from expiries where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return row[0] if row else 0
 
     def set_paused(self, pipeline: str, paused: bool) -> None:
         """Store that the pipeline was paused or resumed, for restarts."""

@@ -206,6 +206,9 @@ class Loads:
             member.load = None
         waiting = deque(load.loading for _, load in arrived)
         try:
+            for member, load in arrived:
+                self._context.check_run()
+                self._delivery.expire_loaded(member, load, at)
             # One right after another: readers of several tables see them at one position.
             while waiting:
                 self._context.check_run()

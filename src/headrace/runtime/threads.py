@@ -401,7 +401,7 @@ class Drivers:
                 return self._over(run) or run.requests != heeded
 
             if pause == IDLE:
-                recording.log.wait(seen, None, called)
+                recording.log.wait(seen, run.wakes_in, called)
             else:
                 self._sit_out(recording.log, pause, called)
 

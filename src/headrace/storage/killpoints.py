@@ -62,6 +62,9 @@ CORRECTION_STORED = "correction_stored"
 CORRECTION_READY = "correction_ready"
 """The dead letters of a correction are resolved, and the target has nothing of it."""
 
+JOURNAL_CUT = "journal_cut"
+"""A checkpoint of a journal of corrections is durable, and what it replaces still exists."""
+
 INTENT_STORED = "intent_stored"
 """A batch's intent is durable, and it has had no effect."""
 
@@ -122,6 +125,7 @@ POINTS = (
     DEAD_LETTERS_STORED,
     CORRECTION_STORED,
     CORRECTION_READY,
+    JOURNAL_CUT,
     INTENT_STORED,
     EFFECT_DONE,
     TABLE_SWITCHED,

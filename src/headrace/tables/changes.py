@@ -7,23 +7,35 @@ What a reload changed is the difference between two versions that share no rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, overload
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.changelog.change import Op
 from headrace.changelog.position import Position
+from headrace.changelog.schema import TableSchema
 from headrace.changelog.values import ValueType
 from headrace.tables.columns import BITS, CHUNK, Chunk, Row
 from headrace.tables.hash_index import Numbers
 from headrace.tables.store import RowStore
-from headrace.tables.version import TableVersion
+from headrace.tables.version import TableVersion, collect
 
 _SLICE: Final = 1024
 """Changes turned into Python numbers at a time."""
+
+ChangeTimes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Commits, ordinals, and microseconds since 1970, one of each a change."""
+
+_NO_TIME: Final = -(2**63)
+"""How numpy shows a null."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,9 @@ class TableChange:
     position: Position
     """The position of the change; for present or reloaded rows, that of the table."""
 
+    time: datetime | None = field(default=None, compare=False)
+    """When it was committed at the source; None if unknown, and for present or reloaded rows."""
+
 
 class RowChanges(Sequence[TableChange]):
     """
@@ -49,7 +64,17 @@ class RowChanges(Sequence[TableChange]):
     The writer creates no object per row: that happens on access, on the reader's thread.
     """
 
-    __slots__ = ("_after", "_before", "_commits", "_key", "_new", "_old", "_ordinals", "_position")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_commits",
+        "_key",
+        "_new",
+        "_old",
+        "_ordinals",
+        "_times",
+        "position",
+    )
 
     def __init__(
         self,
@@ -60,15 +85,16 @@ class RowChanges(Sequence[TableChange]):
         new: Sequence[Chunk] = (),
         before: Numbers,
         after: Numbers,
-        at: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
+        at: ChangeTimes | None = None,
     ) -> None:
         self._key = tuple(key)
-        self._position = position
+        self.position = position
         self._old, self._new = old, new
         self._before, self._after = before, after
         """Row numbers in `old` and `new`, -1 for none; a truncate is -1 twice."""
         self._commits = None if at is None else at[0]
         self._ordinals = None if at is None else at[1]
+        self._times = None if at is None else at[2]
 
     @classmethod
     def none(cls) -> RowChanges:
@@ -80,6 +106,7 @@ class RowChanges(Sequence[TableChange]):
         none = np.array([-1], np.int32)
         commits = np.empty(0, np.int64) if self._commits is None else self._commits
         ordinals = np.empty(0, np.int64) if self._ordinals is None else self._ordinals
+        times = np.empty(0, np.int64) if self._times is None else self._times
         return RowChanges(
             self._key,
             at,
@@ -90,8 +117,69 @@ class RowChanges(Sequence[TableChange]):
             at=(
                 np.concatenate([np.array([at.commit], np.int64), commits]),
                 np.concatenate([np.array([at.ordinal], np.int64), ordinals]),
+                np.concatenate([np.array([_NO_TIME], np.int64), times]),
             ),
         )
+
+    @property
+    def net(self) -> bool:
+        """Whether these lead from one state to another, as after a reload, and are of no commit."""
+        return self._commits is None
+
+    @property
+    def truncate(self) -> Position | None:
+        """The position of a truncate, which is the first of these changes; None if it is not."""
+        if not len(self) or self._before[0] >= 0 or self._after[0] >= 0:
+            return None
+        return self[0].position
+
+    def arrow(self, schema: TableSchema, start: int = 0, stop: int | None = None) -> pa.Table:
+        """
+        Return some of these changes as Arrow, in the shape of a target's batch, truncates left out.
+
+        A delete has the whole row that it removed. `schema` is that of the rows.
+        """
+        chosen = slice(start, stop)
+        before, after = self._before[chosen], self._after[chosen]
+        kept = (before >= 0) | (after >= 0)
+        before, after = before[kept], after[kept]
+        ops = np.where(after < 0, Op.DELETE, np.where(before < 0, Op.INSERT, Op.UPDATE))
+        at = self.position
+        columns: list[pa.Array] = [pa.array(ops.astype(np.int8))]
+        if self._commits is None or self._ordinals is None or self._times is None:
+            count = len(after)
+            columns += [
+                pa.array(np.full(count, at.commit, np.int64)),
+                pa.array(np.full(count, at.ordinal, np.int32)),
+                pa.nulls(count, pa.timestamp("us", "UTC")),
+            ]
+        else:
+            times = self._times[chosen][kept].view("datetime64[us]")
+            columns += [
+                pa.array(self._commits[chosen][kept]),
+                pa.array(self._ordinals[chosen][kept].astype(np.int32)),
+                pa.array(times).cast(pa.timestamp("us", "UTC")),
+            ]
+        columns += self._rows(schema, before, after)
+        meta = ("_op", "_commit", "_ordinal", "_time")
+        fields = [pa.field(name, of.type) for name, of in zip(meta, columns, strict=False)]
+        return pa.Table.from_arrays(columns, schema=pa.schema([*fields, *schema.arrow]))
+
+    def _rows(self, schema: TableSchema, before: Numbers, after: Numbers) -> list[pa.Array]:
+        """Return the columns of the rows after these changes; before them, if there are none."""
+        every = range(len(schema.columns))
+        new, old = np.flatnonzero(after >= 0), np.flatnonzero(after < 0)
+        parts = [
+            collect(chunks, rows, every)
+            for chunks, rows in ((self._new, after[new]), (self._old, before[old]))
+            if len(rows)
+        ]
+        if not parts:
+            return [pa.array([], field.type) for field in schema.arrow]
+        if len(parts) == 1:
+            return parts[0]
+        back = pa.array(np.argsort(np.concatenate([new, old])))
+        return [pa.concat_arrays(list(each)).take(back) for each in zip(*parts, strict=True)]
 
     def __len__(self) -> int:
         return len(self._after)
@@ -113,21 +201,24 @@ class RowChanges(Sequence[TableChange]):
 
     def _some(self, start: int, stop: int) -> Iterator[TableChange]:
         before, after = self._before[start:stop].tolist(), self._after[start:stop].tolist()
-        if self._commits is None or self._ordinals is None:
-            positions: Iterator[Position] = iter([self._position] * len(before))
+        times = [_NO_TIME] * len(before)
+        if self._commits is None or self._ordinals is None or self._times is None:
+            positions: Iterator[Position] = iter([self.position] * len(before))
         else:
+            times = self._times[start:stop].tolist()
             positions = map(
                 Position,
-                [self._position.epoch] * len(before),
+                [self.position.epoch] * len(before),
                 self._commits[start:stop].tolist(),
                 self._ordinals[start:stop].tolist(),
             )
-        for old, new, position in zip(before, after, positions, strict=True):
+        for old, new, position, time in zip(before, after, positions, times, strict=True):
             was = _row(self._old, old)
             now = _row(self._new, new)
             row = now or was
             key = tuple([row[name] for name in self._key]) if row is not None else ()
-            yield TableChange(_OPS[was is not None, now is not None], key, was, now, position)
+            op = _OPS[was is not None, now is not None]
+            yield TableChange(op, key, was, now, position, _moment(time))
 
 
 _OPS: Final = {
@@ -136,6 +227,13 @@ _OPS: Final = {
     (True, False): "delete",
     (False, False): "truncate",
 }
+
+
+def _moment(micros: int) -> datetime | None:
+    with suppress(OverflowError):
+        return None if micros == _NO_TIME else _EPOCH + timedelta(microseconds=micros)
+    return None
+
 
 _NONE = RowChanges((), Position(0, 0), before=np.empty(0, np.int32), after=np.empty(0, np.int32))
 

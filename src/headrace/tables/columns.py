@@ -324,6 +324,10 @@ class PieceBuffer:
         return pa.concat_arrays([piece for _, piece in pieces])
 
 
+_INSTANTS = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+"""Those of our own kinds. Of other times and durations only Arrow knows what an integer means."""
+
+
 def buffer_of(type: pa.DataType) -> Buffer:
     """Return an empty buffer for values of this type."""
     if pa.types.is_boolean(type):
@@ -336,7 +340,7 @@ def buffer_of(type: pa.DataType) -> Buffer:
         (pa.types.is_primitive(type) or pa.types.is_decimal128(type))
         and not pa.types.is_float16(type)
         and not pa.types.is_unsigned_integer(type)
-        and not pa.types.is_interval(type)
+        and (type in _INSTANTS or not pa.types.is_temporal(type))
     ):
         return FixedBuffer(type)
     return PieceBuffer(type)

@@ -35,7 +35,7 @@ from headrace.errors import TableError
 from headrace.tables.columns import BITS, CHUNK, Chunk
 from headrace.tables.hash_index import ALIVE, LAST, HashIndex, Numbers, Space
 from headrace.tables.keys import MASK, Codec, Hashes
-from headrace.tables.version import IndexView, TableVersion
+from headrace.tables.version import IndexView, TableVersion, collect
 
 # --- different keys with one hash -----------------------------------------------------------------
 
@@ -175,6 +175,7 @@ class RowStore:
     def version(self, position: Position) -> TableVersion:
         """Return the present state, at `position`; it stays as it is."""
         return TableVersion(
+            self.layout.schema,
             self.layout.key,
             self.space,
             self.chunks,
@@ -326,20 +327,7 @@ class RowStore:
 
     def collect(self, rows: Numbers, column_indexes: Sequence[int]) -> list[pa.Array]:
         """Return these columns of these rows, in the order of `rows`."""
-        order = np.argsort(rows, kind="stable")
-        ranked = rows[order]
-        pieces: list[list[pa.Array]] = []
-        cuts = np.flatnonzero(np.diff(ranked >> BITS)) + 1
-        for part in np.split(ranked, cuts):
-            take = pa.array(part & (CHUNK - 1))
-            columns = self.chunks[int(part[0]) >> BITS].arrow(column_indexes)
-            pieces.append([column.take(take) for column in columns])
-        joined = [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
-        if _is_all(order, len(rows)):
-            return joined
-        back = np.empty(len(order), np.intp)
-        back[order] = np.arange(len(order))
-        return [array.take(pa.array(back)) for array in joined]
+        return collect(self.chunks, rows, column_indexes)
 
     def key_bytes(self, rows: Numbers) -> pa.Array:
         """Return the canonical bytes of the keys of these rows."""

@@ -53,8 +53,8 @@ class Table:
     """
     Rows of one table.
 
-    `apply`, `publish`, `load`, `catch_up`, `switch` and `discard` are for one thread at a
-    time; everything else is for all.
+    `apply`, `publish`, `load`, `catch_up`, `list_rows`, `switch` and `discard` are for one thread
+    at a time; everything else is for all.
     """
 
     def __init__(
@@ -150,6 +150,20 @@ class Table:
                 indexes=sorted(self._names),
             )
         return self._indexed[at]
+
+    @property
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
+        return {name: self._indexed[at] for name, at in self._names.items()}
+
+    def index_number(self, index: str | None) -> int:
+        """Return the number of an index in every version; None for that of the unique lookup."""
+        self.columns_of(index)
+        return len(self._indexed) - 1 if index is None else self._names[index]
+
+    def version(self) -> TableVersion:
+        """Return what readers see now; it stays as it is."""
+        return self._read()
 
     def present(self) -> RowChanges:
         """Return all rows as inserts at the version's position; none before the first `switch`."""
@@ -278,6 +292,20 @@ class Table:
         self._shown_store = self._store
         return changes
 
+    def list_rows(self, columns: Sequence[str], *, loading: bool = False) -> pa.Table:
+        """Return these columns of all rows as written so far, or of those being loaded."""
+        store = self._store
+        if loading:
+            store = self._loading or RowStore(self._coming or self._layout)
+        schema = store.layout.schema
+        _check_columns(schema, columns)
+        fields = [schema.arrow.field(name) for name in columns]
+        rows = store.version(ORIGIN).rows()
+        if not len(rows):
+            return pa.schema(fields).empty_table()
+        found = store.collect(rows, [schema.names.index(name) for name in columns])
+        return pa.Table.from_arrays(found, schema=pa.schema(fields))
+
     def discard(self) -> None:
         """Forget the rows loaded so far."""
         self._loading = None
@@ -330,7 +358,11 @@ class Table:
             new=store.chunks,
             before=written.before,
             after=written.after,
-            at=(_numpy(rows, 1)[chosen], _numpy(rows, 2)[chosen]),
+            at=(
+                _numpy(rows, 1)[chosen],
+                _numpy(rows, 2)[chosen],
+                rows.column(3).to_numpy().view(np.int64)[chosen],
+            ),
         )
 
     def _laid_out(self, schema: TableSchema) -> StoreLayout:

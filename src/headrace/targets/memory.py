@@ -59,8 +59,13 @@ class ChangeReader(Iterator[TableChange]):
     thread at a time.
     """
 
-    def __init__(self, max_lag: int = MAX_LAG) -> None:
-        self._max_lag = max_lag
+    def __init__(self, begins: Position = ORIGIN, existing: int = 0) -> None:
+        self.begins = begins
+        """What was visible when it began: it gives every later change."""
+        self.existing = existing
+        """How many rows that were there it gives first, as inserts."""
+        # They do not count as lag: a reader of a large table gets the time for them.
+        self._max_lag = MAX_LAG + existing
         self._wake = threading.Condition()
         self._waiting: deque[RowChanges] = deque()
         self._put = 0
@@ -75,6 +80,16 @@ class ChangeReader(Iterator[TableChange]):
         # Only this thread writes it. The writer may see it a little late, which does no harm.
         self._taken += 1
         return change
+
+    def batches(self) -> Iterator[RowChanges]:
+        """Yield the changes of one batch of the pipeline after the other, instead of each alone."""
+        while True:
+            try:
+                batch = self._next_batch()
+            except StopIteration:
+                return
+            self._taken += len(batch)
+            yield batch
 
     def _next_batch(self) -> RowChanges:
         with self._wake:
@@ -156,9 +171,9 @@ class Feed:
             for reader in self._active():
                 reader.put(changes)
 
-    def join(self, first: RowChanges) -> ChangeReader:
+    def join(self, first: RowChanges, at: Position = ORIGIN) -> ChangeReader:
         """Return a new reader that begins with `first`; the caller holds the lock."""
-        reader = ChangeReader()
+        reader = ChangeReader(at, len(first))
         if len(first):
             reader.put(first)
         if self._closed:
@@ -221,6 +236,8 @@ class MemoryTable:
         self.all: Final = rows.all
         self.count: Final = rows.count
         self.columns_of: Final = rows.columns_of
+        self.index_number: Final = rows.index_number
+        self.version: Final = rows.version
 
     @property
     def schema(self) -> TableSchema:
@@ -231,6 +248,11 @@ class MemoryTable:
     def key(self) -> tuple[str, ...]:
         """The columns of the key, in the order `get` takes their values."""
         return self._rows.key
+
+    @property
+    def indexes(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each index, by its name."""
+        return self._rows.indexes
 
     @property
     def position(self) -> Position:
@@ -252,7 +274,7 @@ class MemoryTable:
             )
         with self._feed.lock:
             first = self._rows.present() if start == "rows" else RowChanges.none()
-            return self._feed.join(first)
+            return self._feed.join(first, self.position)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """
@@ -437,6 +459,12 @@ class IndexedMemory:
         self._table(table).adapt(new)
         return "reload"
 
+    def columns_shown(self, table: TableName) -> TableSchema:
+        return self._table(table).schema
+
+    def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
+        return self._table(table).list_rows(columns)
+
     def row_count(self, table: TableName) -> int | None:
         found = self._tables.get(table)
         return found.count() if found is not None and found.visible else None
@@ -488,6 +516,9 @@ class MemoryLoading:
             upto=batch.last,
             truncate=batch.truncates.get(self._name),
         )
+
+    def list_rows(self, columns: Sequence[str]) -> pa.Table:
+        return self._table().list_rows(columns, loading=True)
 
     def switch(self, at: Position) -> None:
         self._target._switch(self._name, self._table(), at)

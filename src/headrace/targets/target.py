@@ -16,12 +16,13 @@ protocols below. The engine looks for their methods, never for the class of a ta
  TakesFrames    takes DataFrames instead of rows
  StagesFrames   large batches are prepared by executors; StagesRows: rows of a baseline
  Readable       its rows and changes can be read, for example by the API
+ ListsRows      lists columns of its rows, and of those being loaded: rows can expire
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.tables import Row
+    from headrace.tables.version import TableVersion
     from headrace.targets.memory import ChangeReader
 
 BaselineId = int
@@ -376,6 +378,32 @@ class StagesRows(Protocol):
         ...
 
 
+@runtime_checkable
+class ListsRows(Protocol):
+    """
+    A target that can list its rows, so that those that have expired are found.
+
+    Its loads are `ListsLoaded`.
+    """
+
+    def columns_shown(self, table: TableName) -> TableSchema:
+        """Return the columns of the rows: earlier ones until the table was loaded with others."""
+        ...
+
+    def list_rows(self, table: TableName, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of all rows, as of the last `write`; from the writing thread."""
+        ...
+
+
+@runtime_checkable
+class ListsLoaded(Protocol):
+    """The load of a target that lists its rows."""
+
+    def list_rows(self, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of the rows loaded so far, with the changes since."""
+        ...
+
+
 # -- targets that can be read -----------------------------------------------------------
 
 
@@ -387,8 +415,12 @@ class ReadableTable(Protocol):
     @property
     def key(self) -> tuple[str, ...]: ...
     @property
+    def indexes(self) -> Mapping[str, Sequence[str]]: ...
+    @property
     def position(self) -> Position: ...
     def columns_of(self, index: str | None) -> tuple[str, ...]: ...
+    def index_number(self, index: str | None) -> int: ...
+    def version(self) -> TableVersion: ...
     def get(self, *key: object) -> Row | None: ...
     def lookup(self, *values: object) -> Row | None: ...
     def lookup_all(self, index: str, *values: object) -> list[Row]: ...

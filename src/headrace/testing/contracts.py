@@ -32,7 +32,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import AlreadyStored, HeadraceError, TableRefused
 from headrace.storage.records import Records
-from headrace.targets.target import Batch, Loading, Target
+from headrace.targets.target import Batch, ListsLoaded, ListsRows, Loading, Target
 from headrace.testing.source import TABLE, THINGS, State, Step
 
 __all__ = [
@@ -254,6 +254,22 @@ class TargetContract:
         assert self.harness.rows(target) == {2: "later", 4: "d"}
         assert target.write(batch([(Op.INSERT, 8, 3, "x")], 8, first=8)) == Position(1, 8)
         assert self.harness.rows(target) == {2: "later", 4: "d"}
+        target.close()
+
+    def test_rows_that_may_expire_are_listed_as_written_and_as_loaded(self) -> None:
+        target = self._opened()
+        if not isinstance(target, ListsRows):
+            return
+        target.write(batch([(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b")], 2))
+        assert target.columns_shown(TABLE) == THINGS
+        loading = target.load(TABLE, 2)
+        assert isinstance(loading, ListsLoaded)
+        loading.write(loaded({3: "c", 4: "d"}))
+        loading.catch_up(batch([(Op.DELETE, 3, 4, None)], 3, first=3))
+        listed = target.list_rows(TABLE, ["name", "id"]).to_pydict()
+        assert sorted(listed["id"]) == [1, 2]
+        assert sorted(listed["name"]) == ["a", "b"]
+        assert loading.list_rows(["id"]).to_pydict() == {"id": [3]}
         target.close()
 
     def test_a_key_change_is_caught_up_with(self) -> None:

@@ -994,16 +994,18 @@ class SnapshotSummary(_message.Message):
     def __init__(self, enabled: _Optional[bool] = ..., store_type: _Optional[str] = ..., last_snapshot_id: _Optional[str] = ..., last_snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_scheduled_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., snapshot_count: _Optional[int] = ...) -> None: ...
 
 class DeadLetterSelection(_message.Message):
-    __slots__ = ("table", "code", "before", "position")
+    __slots__ = ("table", "code", "before", "position", "key")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     table: str
     code: str
     before: str
     position: str
-    def __init__(self, table: _Optional[str] = ..., code: _Optional[str] = ..., before: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
+    key: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    def __init__(self, table: _Optional[str] = ..., code: _Optional[str] = ..., before: _Optional[str] = ..., position: _Optional[str] = ..., key: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("pipeline_id", "limit", "selection", "ended", "page_token")
@@ -1081,14 +1083,16 @@ class DeadLetterEntry(_message.Message):
     def __init__(self, timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., position: _Optional[str] = ..., error_message: _Optional[str] = ..., change_data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., table: _Optional[str] = ..., lineage: _Optional[str] = ..., kind: _Optional[str] = ..., code: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., key: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., before: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., after: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[_query_pb2.Column, _Mapping]]] = ..., committed: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., baseline: _Optional[int] = ..., ended_by: _Optional[str] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., note: _Optional[str] = ..., editable: _Optional[bool] = ...) -> None: ...
 
 class ShowDeadLetterRequest(_message.Message):
-    __slots__ = ("pipeline_id", "position", "table")
+    __slots__ = ("pipeline_id", "position", "table", "key")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: str
     position: str
     table: str
-    def __init__(self, pipeline_id: _Optional[str] = ..., position: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
+    key: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    def __init__(self, pipeline_id: _Optional[str] = ..., position: _Optional[str] = ..., table: _Optional[str] = ..., key: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
 
 class ShowDeadLetterResponse(_message.Message):
     __slots__ = ("entry", "waiting")
@@ -1099,7 +1103,7 @@ class ShowDeadLetterResponse(_message.Message):
     def __init__(self, entry: _Optional[_Union[DeadLetterEntry, _Mapping]] = ..., waiting: _Optional[_Iterable[_Union[DeadLetterEntry, _Mapping]]] = ...) -> None: ...
 
 class EditDeadLetterRequest(_message.Message):
-    __slots__ = ("pipeline_id", "position", "table", "values", "dry_run", "note", "wait")
+    __slots__ = ("pipeline_id", "position", "table", "values", "dry_run", "note", "wait", "key")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -1107,6 +1111,7 @@ class EditDeadLetterRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: str
     position: str
     table: str
@@ -1114,7 +1119,8 @@ class EditDeadLetterRequest(_message.Message):
     dry_run: bool
     note: str
     wait: _duration_pb2.Duration
-    def __init__(self, pipeline_id: _Optional[str] = ..., position: _Optional[str] = ..., table: _Optional[str] = ..., values: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., dry_run: _Optional[bool] = ..., note: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    key: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    def __init__(self, pipeline_id: _Optional[str] = ..., position: _Optional[str] = ..., table: _Optional[str] = ..., values: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., dry_run: _Optional[bool] = ..., note: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., key: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
 
 class EditDeadLetterResponse(_message.Message):
     __slots__ = ("outcomes", "done")

@@ -26,39 +26,51 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/query.proto\x12\x0bheadrace.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"1\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x08\"\x80\x01\n\rLookupRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\nindex_name\x18\x03 \x01(\t\x12*\n\nkey_values\x18\x04 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"}\n\x0eLookupResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12$\n\x03row\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\"\x83\x01\n\x10LookupAllRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\nindex_name\x18\x03 \x01(\t\x12*\n\nkey_values\x18\x04 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"r\n\x11LookupAllResponse\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\"z\n\rGetRowRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x13\n\x0bprimary_key\x18\x03 \x01(\x03\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12#\n\x03key\x18\x65 \x03(\x0b\x32\x16.google.protobuf.Value\"}\n\x0eGetRowResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12$\n\x03row\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\"i\n\x0fListRowsRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"\x9f\x01\n\x10ListRowsResponse\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.google.protobuf.Struct\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x13\n\x0btotal_count\x18\x03 \x01(\x03\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\"C\n\x10\x43ountRowsRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"4\n\x11\x43ountRowsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x65 \x01(\t\"\\\n\x10SubscribeRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x17\n\x0freplay_existing\x18\x03 \x01(\x08\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"\x96\x02\n\x11SubscribeResponse\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\t\x12\x0b\n\x03xid\x18\x03 \x01(\x03\x12-\n\ttimestamp\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\nold_values\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12+\n\nnew_values\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12#\n\x03key\x18\x66 \x03(\x0b\x32\x16.google.protobuf.Value2\xc3\x03\n\x0cQueryService\x12\x41\n\x06Lookup\x12\x1a.headrace.v1.LookupRequest\x1a\x1b.headrace.v1.LookupResponse\x12J\n\tLookupAll\x12\x1d.headrace.v1.LookupAllRequest\x1a\x1e.headrace.v1.LookupAllResponse\x12\x41\n\x06GetRow\x12\x1a.headrace.v1.GetRowRequest\x1a\x1b.headrace.v1.GetRowResponse\x12G\n\x08ListRows\x12\x1c.headrace.v1.ListRowsRequest\x1a\x1d.headrace.v1.ListRowsResponse\x12J\n\tCountRows\x12\x1d.headrace.v1.CountRowsRequest\x1a\x1e.headrace.v1.CountRowsResponse\x12L\n\tSubscribe\x12\x1d.headrace.v1.SubscribeRequest\x1a\x1e.headrace.v1.SubscribeResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/query.proto\x12\x0bheadrace.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"1\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x08\"\xba\x01\n\rLookupRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\nindex_name\x18\x03 \x01(\t\x12*\n\nkey_values\x18\x04 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\"\n\x04\x66orm\x18g \x01(\x0e\x32\x14.headrace.v1.RowForm\"\xcb\x01\n\x0eLookupResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12$\n\x03row\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\x12\x0c\n\x04json\x18h \x01(\x0c\x12\r\n\x05\x61rrow\x18i \x01(\x0c\x12\x0c\n\x04more\x18j \x01(\x08\"\xcc\x01\n\x10LookupAllRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\nindex_name\x18\x03 \x01(\t\x12*\n\nkey_values\x18\x04 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\"\n\x04\x66orm\x18g \x01(\x0e\x32\x14.headrace.v1.RowForm\x12\r\n\x05limit\x18h \x01(\x05\"\xc0\x01\n\x11LookupAllResponse\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\x12\x0c\n\x04json\x18h \x01(\x0c\x12\r\n\x05\x61rrow\x18i \x01(\x0c\x12\x0c\n\x04more\x18j \x01(\x08\"\xb4\x01\n\rGetRowRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x13\n\x0bprimary_key\x18\x03 \x01(\x03\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12#\n\x03key\x18\x65 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\"\n\x04\x66orm\x18g \x01(\x0e\x32\x14.headrace.v1.RowForm\"\xbd\x01\n\x0eGetRowResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12$\n\x03row\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\x12\x0c\n\x04json\x18h \x01(\x0c\x12\r\n\x05\x61rrow\x18i \x01(\x0c\"\xa3\x01\n\x0fListRowsRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\"\n\x04\x66orm\x18g \x01(\x0e\x32\x14.headrace.v1.RowForm\"\xdf\x01\n\x10ListRowsResponse\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.google.protobuf.Struct\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x13\n\x0btotal_count\x18\x03 \x01(\x03\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\x12\x0c\n\x04json\x18h \x01(\x0c\x12\r\n\x05\x61rrow\x18i \x01(\x0c\"C\n\x10\x43ountRowsRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"W\n\x11\x43ountRowsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\"\x83\x01\n\x10SubscribeRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x17\n\x0freplay_existing\x18\x03 \x01(\x08\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\x0f\n\x07markers\x18g \x01(\x08\"\xb9\x02\n\x11SubscribeResponse\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\t\x12\x0b\n\x03xid\x18\x03 \x01(\x03\x12-\n\ttimestamp\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\nold_values\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12+\n\nnew_values\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08\x65xisting\x18\x65 \x01(\x08\x12#\n\x03key\x18\x66 \x03(\x0b\x32\x16.google.protobuf.Value\x12\x0f\n\x07lineage\x18g \x01(\t\"\xd4\x01\n\x12\x42\x61tchLookupRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\nindex_name\x18\x03 \x01(\t\x12(\n\x04keys\x18\x04 \x03(\x0b\x32\x1a.google.protobuf.ListValue\x12\x10\n\x08pipeline\x18\x64 \x01(\t\x12\x15\n\runique_lookup\x18\x65 \x01(\x08\x12\x14\n\x0cwith_columns\x18\x66 \x01(\x08\x12\"\n\x04\x66orm\x18g \x01(\x0e\x32\x14.headrace.v1.RowForm\"\xc4\x01\n\x13\x42\x61tchLookupResponse\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06\x63ounts\x18\x02 \x03(\x05\x12$\n\x07\x63olumns\x18\x64 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x10\n\x08position\x18\x65 \x01(\t\x12\x0f\n\x07lineage\x18\x66 \x01(\t\x12\x10\n\x08pipeline\x18g \x01(\t\x12\x0c\n\x04json\x18h \x01(\x0c\x12\r\n\x05\x61rrow\x18i \x01(\x0c\"@\n\rFollowRequest\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x10\n\x08pipeline\x18\x64 \x01(\t\"+\n\nTableIndex\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\"\xe2\x01\n\x0e\x46ollowResponse\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\t\x12\r\n\x05\x61rrow\x18\x03 \x01(\x0c\x12\x10\n\x08truncate\x18\x04 \x01(\t\x12$\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x0b\n\x03key\x18\x06 \x03(\t\x12(\n\x07indexes\x18\x07 \x03(\x0b\x32\x17.headrace.v1.TableIndex\x12\r\n\x05table\x18\x08 \x01(\t\x12\x10\n\x08pipeline\x18\t \x01(\t\x12\x0f\n\x07lineage\x18\n \x01(\t*_\n\x07RowForm\x12\x18\n\x14ROW_FORM_UNSPECIFIED\x10\x00\x12\x13\n\x0fROW_FORM_STRUCT\x10\x01\x12\x11\n\rROW_FORM_JSON\x10\x02\x12\x12\n\x0eROW_FORM_ARROW\x10\x03\x32\xda\x04\n\x0cQueryService\x12\x41\n\x06Lookup\x12\x1a.headrace.v1.LookupRequest\x1a\x1b.headrace.v1.LookupResponse\x12J\n\tLookupAll\x12\x1d.headrace.v1.LookupAllRequest\x1a\x1e.headrace.v1.LookupAllResponse\x12\x41\n\x06GetRow\x12\x1a.headrace.v1.GetRowRequest\x1a\x1b.headrace.v1.GetRowResponse\x12G\n\x08ListRows\x12\x1c.headrace.v1.ListRowsRequest\x1a\x1d.headrace.v1.ListRowsResponse\x12J\n\tCountRows\x12\x1d.headrace.v1.CountRowsRequest\x1a\x1e.headrace.v1.CountRowsResponse\x12L\n\tSubscribe\x12\x1d.headrace.v1.SubscribeRequest\x1a\x1e.headrace.v1.SubscribeResponse0\x01\x12\x43\n\x06\x46ollow\x12\x1a.headrace.v1.FollowRequest\x1a\x1b.headrace.v1.FollowResponse0\x01\x12P\n\x0b\x42\x61tchLookup\x12\x1f.headrace.v1.BatchLookupRequest\x1a .headrace.v1.BatchLookupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_ROWFORM']._serialized_start=3080
+  _globals['_ROWFORM']._serialized_end=3175
   _globals['_COLUMN']._serialized_start=103
   _globals['_COLUMN']._serialized_end=152
   _globals['_LOOKUPREQUEST']._serialized_start=155
-  _globals['_LOOKUPREQUEST']._serialized_end=283
-  _globals['_LOOKUPRESPONSE']._serialized_start=285
-  _globals['_LOOKUPRESPONSE']._serialized_end=410
-  _globals['_LOOKUPALLREQUEST']._serialized_start=413
-  _globals['_LOOKUPALLREQUEST']._serialized_end=544
-  _globals['_LOOKUPALLRESPONSE']._serialized_start=546
-  _globals['_LOOKUPALLRESPONSE']._serialized_end=660
-  _globals['_GETROWREQUEST']._serialized_start=662
-  _globals['_GETROWREQUEST']._serialized_end=784
-  _globals['_GETROWRESPONSE']._serialized_start=786
-  _globals['_GETROWRESPONSE']._serialized_end=911
-  _globals['_LISTROWSREQUEST']._serialized_start=913
-  _globals['_LISTROWSREQUEST']._serialized_end=1018
-  _globals['_LISTROWSRESPONSE']._serialized_start=1021
-  _globals['_LISTROWSRESPONSE']._serialized_end=1180
-  _globals['_COUNTROWSREQUEST']._serialized_start=1182
-  _globals['_COUNTROWSREQUEST']._serialized_end=1249
-  _globals['_COUNTROWSRESPONSE']._serialized_start=1251
-  _globals['_COUNTROWSRESPONSE']._serialized_end=1303
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=1305
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=1397
-  _globals['_SUBSCRIBERESPONSE']._serialized_start=1400
-  _globals['_SUBSCRIBERESPONSE']._serialized_end=1678
-  _globals['_QUERYSERVICE']._serialized_start=1681
-  _globals['_QUERYSERVICE']._serialized_end=2132
+  _globals['_LOOKUPREQUEST']._serialized_end=341
+  _globals['_LOOKUPRESPONSE']._serialized_start=344
+  _globals['_LOOKUPRESPONSE']._serialized_end=547
+  _globals['_LOOKUPALLREQUEST']._serialized_start=550
+  _globals['_LOOKUPALLREQUEST']._serialized_end=754
+  _globals['_LOOKUPALLRESPONSE']._serialized_start=757
+  _globals['_LOOKUPALLRESPONSE']._serialized_end=949
+  _globals['_GETROWREQUEST']._serialized_start=952
+  _globals['_GETROWREQUEST']._serialized_end=1132
+  _globals['_GETROWRESPONSE']._serialized_start=1135
+  _globals['_GETROWRESPONSE']._serialized_end=1324
+  _globals['_LISTROWSREQUEST']._serialized_start=1327
+  _globals['_LISTROWSREQUEST']._serialized_end=1490
+  _globals['_LISTROWSRESPONSE']._serialized_start=1493
+  _globals['_LISTROWSRESPONSE']._serialized_end=1716
+  _globals['_COUNTROWSREQUEST']._serialized_start=1718
+  _globals['_COUNTROWSREQUEST']._serialized_end=1785
+  _globals['_COUNTROWSRESPONSE']._serialized_start=1787
+  _globals['_COUNTROWSRESPONSE']._serialized_end=1874
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=1877
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=2008
+  _globals['_SUBSCRIBERESPONSE']._serialized_start=2011
+  _globals['_SUBSCRIBERESPONSE']._serialized_end=2324
+  _globals['_BATCHLOOKUPREQUEST']._serialized_start=2327
+  _globals['_BATCHLOOKUPREQUEST']._serialized_end=2539
+  _globals['_BATCHLOOKUPRESPONSE']._serialized_start=2542
+  _globals['_BATCHLOOKUPRESPONSE']._serialized_end=2738
+  _globals['_FOLLOWREQUEST']._serialized_start=2740
+  _globals['_FOLLOWREQUEST']._serialized_end=2804
+  _globals['_TABLEINDEX']._serialized_start=2806
+  _globals['_TABLEINDEX']._serialized_end=2849
+  _globals['_FOLLOWRESPONSE']._serialized_start=2852
+  _globals['_FOLLOWRESPONSE']._serialized_end=3078
+  _globals['_QUERYSERVICE']._serialized_start=3178
+  _globals['_QUERYSERVICE']._serialized_end=3780
 # @@protoc_insertion_point(module_scope)

@@ -183,7 +183,7 @@ def test_a_status_suggests_commands_for_the_same_engine(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--address", bench.front.address)
-    code, out, err = printed(capsys, "status", "-v", "--wait", "60s", *options)
+    code, out, err = printed(capsys, "status", "-v", "--wait", f"{patience():.0f}s", *options)
     assert (code, err) == (0, "")
     assert f"headrace dead-letters list orders --address {bench.front.address}" in out
 

@@ -609,6 +609,10 @@ class Delivery:
                 self._complete(correction)
             self._unfinished = False
 
+    def nothing_waits(self) -> None:
+        """Note that no batch will be tried again: one that has failed was replaced by a load."""
+        self.applying = None
+
     def settled_at(self, position: Position) -> bool:
         """Whether the target has nothing after `position`: no batch was tried in vain."""
         return self._intent is None and self.applying is None and position >= self.tried

@@ -538,6 +538,18 @@ class Delivery:
             self._context.check_run()
             self.journal.override(member.table, found, segments.truncated_at())
 
+    def meets_at(self, member: Member, load: Load, goal: Position) -> Position:
+        """
+        Return where a loaded table is shown that meets the others at `goal`.
+
+        If it begins at the same commit, that is after the corrections that were moved there: the
+        others may have passed their positions, by deletes of expired rows.
+        """
+        first = load.first
+        if (first.epoch, first.commit) != (goal.epoch, goal.commit):
+            return goal
+        return max(goal, self.journal.moved_upto(member.table, self.copy_of(member.table, load)))
+
     def _move_corrections(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Move corrections that rows folded up to F lack to F, before they are loaded."""
         lineage = self._context.log.lineage or ""

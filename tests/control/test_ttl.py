@@ -29,6 +29,7 @@ from headrace.pipeline.steps import derive
 from headrace.runtime.corrections import ReplayRequest
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.store import ProgressStore
+from headrace.tables import RowChanges
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.targets.target import Batch
 from headrace.testing.target import ScriptedTarget
@@ -495,6 +496,36 @@ def test_what_a_text_means_does_not_depend_on_the_texts_beside_it() -> None:
     for beside in ([], ["soon"]):
         rows = pa.table({"until": ["0000-01-01T00:00:00Z", "0010-01-01T00:00:00Z", *beside]})
         assert mark.expired(rows)["until"].to_pylist() == ["0010-01-01T00:00:00Z"]
+
+
+def test_a_scan_does_not_show_one_table_s_share_of_a_batch_that_failed() -> None:
+    two = Two()
+    for table in ("orders", "items"):
+        two.put(1, at(15), table)
+    run = two.live()
+    items = two.target._tables["items"]
+
+    def fails(*_: object, **__: object) -> RowChanges:
+        raise WrongValue("The rows cannot be applied")
+
+    items.apply = fails  # type: ignore[method-assign, assignment]
+    for table in ("orders", "items"):
+        two.source.emit_insert(table, {"id": 2, "status": at(500)})
+    two.flush()
+    two.rest(run)
+    assert run.failed
+    del items.apply
+    # All tables are loaded again, once there are newer copies; until then readers see the rows.
+    newest = two.log.usable_baseline("orders")
+    run.ask_reload("orders", newest.baseline if newest else 0)
+    two.seconds += 20
+    run.step()
+    assert not any(member.shown for member in run.members)
+    shown = {table: {row["id"] for row in two.target.table(table).all()} for table in two.tables}
+    assert all(2 not in rows for rows in shown.values()), shown
+    two.rest(run)
+    shown = {table: {row["id"] for row in two.target.table(table).all()} for table in two.tables}
+    assert shown == {"orders": {2}, "items": {2}}
 
 
 def test_what_cannot_expire_is_refused_by_name() -> None:

@@ -749,6 +749,10 @@ class Delivery:
             return False
         together: dict[Position | str, list[Member]] = {}
         for member in members:
+            if not member.shown and member.reached < self.tried:
+                # It has to be loaded again. The target may have a part of a batch that failed,
+                # which readers must not see.
+                continue
             # One that has to be loaded again may still be seen, at a position of its own.
             together.setdefault(member.reached if member.shown else member.table, []).append(member)
         counts: dict[str, tuple[int, Position]] = {}

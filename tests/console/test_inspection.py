@@ -96,12 +96,37 @@ def test_a_dead_letter_comes_with_both_images(seen: Seen) -> None:
     assert seen.ask("DeadLetters", table="another") == {"total": 0, "dead_letters": []}
     with pytest.raises(BadRequest, match="negative"):
         seen.ask("DeadLetters", after=-1)
+    assert first["key_columns"] == ["id"]
+    one = {"pipeline": "orders", "table": "orders", "position": first["position"], "key": [2]}
+    with pytest.raises(BadRequest, match="key"):
+        seen.ask("PurgeDeadLetters", **one | {"key": [4]})
+    planned = seen.ask("PurgeDeadLetters", **one, dry_run=True)
+    assert [each["keys"] for each in planned["tables"]] == [1]
+    assert seen.ask("PurgeDeadLetters", **one)["done"]
+    assert [each["key"] for each in seen.ask("DeadLetters")["dead_letters"]] == [[3]]
     seen.engine.purge_dead_letters("orders")
     assert seen.ask("DeadLetters")["total"] == 0
     assert [each["end"] for each in seen.ask("DeadLetters", ended=True)["dead_letters"]] == [
         "purged",
         "purged",
     ]
+
+
+def test_one_of_several_rows_of_a_copy_is_named_by_its_key(tmp_path: Path) -> None:
+    market = Market(tmp_path)
+    bad = {3, 4}
+    runner = ArrowRunner(fails=lambda _, row: "BROKEN" if row["id"] in bad else None)
+    with market.engine(market.pipeline(memory(), name="orders"), runner=runner) as engine:
+        assert engine.await_ready(PATIENCE)
+        seen = Seen(market, engine)
+        letters = seen.ask("DeadLetters")["dead_letters"]
+        assert [each["key"] for each in letters] == [[3], [4]]
+        assert letters[0]["position"] == letters[1]["position"]
+        bad.clear()
+        position = letters[0]["position"]
+        answer = seen.ask("ReplayDeadLetters", pipeline="orders", position=position, key=[4])
+        assert [each["outcome"] for each in answer["outcomes"]] == ["applied"]
+        assert [each["key"] for each in seen.ask("DeadLetters")["dead_letters"]] == [[3]]
 
 
 def test_events_are_a_stream_from_the_first_request_on(seen: Seen) -> None:

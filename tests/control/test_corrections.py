@@ -396,6 +396,31 @@ def test_files_of_corrections_are_removed_once_nothing_needs_them(tmp_path: Path
     assert new.number == 8, "no number is given twice"
 
 
+def test_a_correction_comes_once_and_only_while_it_counts(tmp_path: Path) -> None:
+    journal = Journal.open(Files(RealDisk(), str(tmp_path)), "orders", lambda: 1.0)
+    made = add(journal, 1, after=Position(1, 5))
+
+    def found(after: Position, lineage: str = "test/1") -> Correction | None:
+        return journal.next(lineage, ["orders"], after, None, None)
+
+    assert found(Position(1, 5)) is made
+    assert found(made.last) is None
+    assert found(Position(1, 5), lineage="test/2") is None
+    journal.override("orders", {}, emptied=Position(1, 6))
+    assert found(Position(1, 5)) is made, "it is a part of the past"
+    journal.cover("orders", 2, Position(1, 7))
+    assert found(Position(1, 5)) is None
+
+
+def test_the_corrections_of_a_pipeline_that_was_dropped_are_removed(tmp_path: Path) -> None:
+    files = Files(RealDisk(), str(tmp_path))
+    journal = Journal.open(files, "orders", lambda: 1.0)
+    add(journal, 1, after=Position(1, 5))
+    journal.drop()
+    assert journal.all() == Journal.open(files, "orders", lambda: 1.0).all() == ()
+    assert [path.stem for path in (tmp_path / "corrections/orders").iterdir()] == [f"{2:012x}"]
+
+
 def test_files_that_a_checkpoint_has_replaced_do_not_count_if_they_are_still_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

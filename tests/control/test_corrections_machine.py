@@ -217,6 +217,7 @@ class Corrected(RuleBasedStateMachine):
             assert self.engine.await_marker("shop", str(self.markers), PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.meets("ACC-16", "ENG-47")
 def test_rows_and_dead_letters_are_the_model_s_whatever_happens() -> None:
     run_state_machine_as_test(Corrected, settings=examples(15, stateful_step_count=25))

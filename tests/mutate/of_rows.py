@@ -217,7 +217,7 @@ OF_ROWS = (
         "corrections/journal.py",
         "                and each.first > after\n",
         "                and each.last >= after\n",
-        test=f"{CORRECTIONS}::test_a_durable_target_gets_each_correction_once",
+        test=f"{CORRECTIONS}::test_a_correction_comes_once_and_only_while_it_counts",
     ),
     Mutation(
         "a correction that a table may still need is removed",
@@ -227,12 +227,19 @@ OF_ROWS = (
         test=f"{CORRECTIONS}::test_files_of_corrections_are_removed_once_nothing_needs_them",
     ),
     Mutation(
+        "records of a journal are removed that no checkpoint has replaced",
+        "corrections/journal.py",
+        "if n < self._cut and n not in self._known}",
+        "if n not in self._known}",
+        test=f"{CORRECTIONS}::test_files_of_corrections_are_removed_once_nothing_needs_them",
+    ),
+    Mutation(
         "a table is shown before the corrections of its last commit",
         "runtime/model.py",
         "        return at and goal >= self.last and (goal.ordinal <= CHANGES_END or"
         " self.reached >= goal)\n",
         "        return at and goal >= self.last\n",
-        seeds=220,
+        seeds=25,
     ),
     Mutation(
         "an edit is delivered again after a reload",

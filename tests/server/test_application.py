@@ -20,6 +20,7 @@ from headrace.v1 import oam_pb2
 from tests.server.joined import READY, Exchange, Joined, Messages, joined
 from tests.server.serving import CONTROL, OAM, QUERY, enveloped
 from tests.support.patience import patience
+from tests.support.promtext import families
 
 STATUS = f"{OAM}GetStatus"
 WATCH = f"{OAM}WatchStatus"
@@ -567,12 +568,16 @@ def test_metrics_are_those_of_the_engine_as_text() -> None:
 
     def metrics(body: bytes, caller: Caller) -> bytes:
         asked.append(json.loads(body))
-        return b'{"text": "headrace_up 1\\n"}'
+        return b'{"text": "# HELP headrace_up Up.\\n# TYPE headrace_up gauge\\nheadrace_up 1\\n"}'
 
     async def check(both: Joined) -> None:
         both.services.calls[f"{CONTROL}Metrics"] = metrics
         found = await both.ask("/metrics", method="GET")
-        assert (found.status, found.body) == (200, b"headrace_up 1\n")
+        assert found.status == 200
+        shown = families(found.body.decode())
+        assert shown["headrace_up"].value() == 1
+        # The server's own are there, too.
+        assert shown["headrace_server_requests_total"].value() == 1
         assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
         await both.ask("/metrics?compat=1", method="GET")
         assert asked == [{"compat": False}, {"compat": True}]

@@ -643,12 +643,10 @@ def test_a_cookie_works_for_the_page_of_the_server_alone(attacked: Attacked) -> 
 
 def test_who_was_refused_and_who_changed_something_is_recorded(attacked: Attacked) -> None:
     log = attacked.data / "logs" / "audit.log"
-    answer = ask(
-        attacked.guarded,
-        f"{CONTROL}Pause",
-        b'{"pipeline": "orders"}',
-        token=TOKENS["operator"],
-    )
+    assert ask(attacked.guarded, f"{CONTROL}Status", b"{}").status == 401
+    pause = b'{"pipeline": "orders"}'
+    assert ask(attacked.guarded, f"{CONTROL}Pause", pause, token=TOKENS["reader"]).status == 403
+    answer = ask(attacked.guarded, f"{CONTROL}Pause", pause, token=TOKENS["operator"])
     assert answer.status == 200
     answer = ask(
         attacked.guarded,

@@ -243,7 +243,8 @@ def test_what_is_not_http_is_refused_and_fills_no_log(here: Served) -> None:
     before = log_of(here.shop.data)
     host, port = here.server.info.http.removeprefix("http://").split(":")
     upgrade = (
-        b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n"
+        b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"
     )
     for data in (b"\x16\x03\x01garbage\r\n\r\n", b"GET\r\n\r\n", upgrade):
         with closing(socket.create_connection((host, int(port)), patience())) as connection:

@@ -18,6 +18,7 @@ from headrace.capture import recorder as synced
 from headrace.changelog import compaction, index, writer
 from headrace.changelog import compaction as folding
 from headrace.changelog import writer as baseline
+from headrace.corrections import journal
 from headrace.runtime import retention
 from headrace.storage import killpoints
 
@@ -35,6 +36,7 @@ LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "fold_rows": (folding, "MOST_ROWS"),
     "fold_share": (folding, "SHARE"),
     "care_seconds": (retention, "LOOK_SECONDS"),
+    "journal_notes": (journal, "NOTES"),
 }
 """Constants of the product that a seed may make smaller."""
 

@@ -261,7 +261,13 @@ def _with_many_corrections(plan: Plan, dice: Random) -> Plan:
         for each in plan.flows
     )
     target = dice.choice(("memory", "memory", "memory", "database"))
-    folds = {"fold_seconds": 0, "fold_bytes": 1, "work_seconds": 0, "care_seconds": 0}
+    folds = {
+        "journal_notes": 1,
+        "fold_seconds": 0,
+        "fold_bytes": 1,
+        "work_seconds": 0,
+        "care_seconds": 0,
+    }
     weights = {
         **{name: plan.weights.get(name, 0) for name in (*CALM, "arm_kill", "arm_other", "reload")},
         "edit_letters": 16,

@@ -47,6 +47,7 @@ from headrace.observe.metrics import json_fields, prometheus_text
 if TYPE_CHECKING:
     from headrace.changelog.position import Position
     from headrace.deadletters.ledger import Purged
+    from headrace.deadletters.letter import DeadLetter
     from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import EngineConfig
@@ -120,6 +121,9 @@ class PurgeRequest(OfPipeline, frozen=True):
     """A position, or a time with an offset from UTC."""
 
     position: str | None = None
+    key: list[Any] | None = None
+    """The key of the row, as `DeadLetters` shows it: rows of one copy have the same position."""
+
     note: str = ""
     dry_run: bool = False
 
@@ -439,10 +443,13 @@ class ControlService:
             "before": selected_moment(asked.before),
             "position": None if asked.position is None else Position.parse(asked.position),
         }
+        held = self._with_key(name, asked)
         if asked.dry_run:
-            found = self._engine.dead_letter_store(name).to_purge(Selection(**chosen))
+            keys = None if held is None else set(held.keys)
+            found = self._engine.dead_letter_store(name).to_purge(Selection(**chosen, keys=keys))
         else:
-            found = self._engine.purge_dead_letters(name, **chosen, note=asked.note)
+            key = None if held is None else held.key
+            found = self._engine.purge_dead_letters(name, **chosen, key=key, note=asked.note)
         return purged_fields(name, found, done=not asked.dry_run)
 
     def _replay_dead_letters(self, asked: DeadLetterReplay) -> dict[str, Any]:
@@ -451,8 +458,10 @@ class ControlService:
 
         name = self.pipeline(asked.pipeline).name
         position = None if asked.position is None else Position.parse(asked.position)
+        held = self._with_key(name, asked)
         how: dict[str, Any] = {
             "table": asked.table,
+            "key": None if held is None else held.key,
             "note": asked.note,
             "dry_run": asked.dry_run,
             "timeout": max(0.0, asked.wait_seconds),
@@ -470,6 +479,16 @@ class ControlService:
             values = self._edited(name, position, asked.table, asked.values)
             outcomes = self._engine.edit_dead_letter(name, position, values, **how)
         return outcome_fields(name, outcomes, done=not asked.dry_run)
+
+    def _with_key(self, pipeline: str, asked: PurgeRequest) -> DeadLetter | None:
+        """Return a dead letter of the row that is asked for; None if none is."""
+        if asked.key is None:
+            return None
+        for each in self._engine.dead_letters(pipeline):
+            shown = [table_reads.shown_value(value) for value in each.key]
+            if shown == asked.key and asked.table in (None, each.table):
+                return each
+        raise BadRequest("No dead letter of a row with this key waits", pipeline=pipeline)
 
     def _edited(
         self, pipeline: str, position: Position, table: str | None, values: Mapping[str, Any]

@@ -202,6 +202,7 @@ def _dead_letter_fields(found: DeadLetter) -> dict[str, Any]:
         "code": found.code,
         "facts": dict(found.facts),
         "columns": [] if schema is None else table_reads.columns_shown(schema),
+        "key_columns": [] if schema is None else list(schema.key),
         "key": [table_reads.shown_value(value) for value in found.key],
         "before": shown(found.before),
         "after": shown(found.after),

@@ -31,7 +31,7 @@ from headrace.errors import (
     Unauthenticated,
 )
 from headrace.server.audit import OK
-from headrace.server.channel import CallFailure
+from headrace.server.channel import CallFailure, Clients
 from headrace.server.http_request import (
     FORMS,
     HttpRequest,
@@ -389,8 +389,9 @@ class Application:
         if isinstance(answer, CallFailure):
             await request.fail(answer)
             return
-        text = json.loads(answer)["text"].encode()
-        await request.answer(200, text, "text/plain; version=0.0.4; charset=utf-8")
+        text = json.loads(answer)["text"] + "".join(_own_metrics(self._link.clients))
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        await request.answer(200, text.encode(), kind)
 
     async def _events(self, request: HttpRequest) -> None:
         caller = self._caller(request)
@@ -417,6 +418,24 @@ class Application:
             await request.write(b"", more=False)
         finally:
             gone.cancel()
+
+
+OWN_METRICS = (
+    ("connections", "gauge", "Connections over HTTP.", "connections"),
+    ("requests_waiting", "gauge", "Requests that wait for the engine.", "requests"),
+    ("streams", "gauge", "Open streams.", "streams"),
+    ("requests_total", "counter", "Requests that the engine answered.", "answered"),
+    ("request_errors_total", "counter", "Those of them that ended with an error.", "failed"),
+    ("stalled_total", "counter", "Readers that took nothing and were disconnected.", "stalled"),
+)
+"""The metrics of the server's process: name, type, help, and the field of `Clients`."""
+
+
+def _own_metrics(clients: Clients) -> Iterable[str]:
+    for name, kind, about, field in OWN_METRICS:
+        full = f"headrace_server_{name}"
+        value = getattr(clients, field)
+        yield f"# HELP {full} {about}\n# TYPE {full} {kind}\n{full} {value}\n"
 
 
 def _lines(events: Any, place: int, found: Iterable[tuple[int, bytes]]) -> Iterable[bytes]:

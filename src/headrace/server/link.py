@@ -88,7 +88,7 @@ class EngineLink:
         self._streams: dict[int, EngineStream] = {}
         self._refusals = Refusals()
         self._silent = 0
-        self._answered = self._failed = 0
+        self._connections = self._answered = self._failed = 0
         self.stalled = 0
         """Connections that were ended because their reader took nothing."""
         self.copies: HeldTables | None = None
@@ -131,16 +131,19 @@ class EngineLink:
         if self._silent == SILENT_SECONDS:
             self._end_all(self._hanging())
             self._changed()
-        self.calls.send(
-            FrameKind.CLIENTS,
-            body=Clients(
-                connections,
-                len(self._waiting),
-                len(self._streams),
-                self._answered,
-                self._failed,
-                self.stalled,
-            ),
+        self._connections = connections
+        self.calls.send(FrameKind.CLIENTS, body=self.clients)
+
+    @property
+    def clients(self) -> Clients:
+        """Who is served; the number of connections is that of the last second."""
+        return Clients(
+            self._connections,
+            len(self._waiting),
+            len(self._streams),
+            self._answered,
+            self._failed,
+            self.stalled,
         )
 
     def end(self) -> None:

@@ -24,7 +24,7 @@ let timer = 0;
 let seen = "";
 
 const idOf = (each) => `${each.pipeline}/${each.table}/${each.position}/${each.key.map(value).join()}`;
-const of = (letter) => ({ pipeline: letter.pipeline, table: letter.table, position: letter.position });
+const of = (letter) => ({ pipeline: letter.pipeline, table: letter.table, position: letter.position, key: letter.key });
 const waiting = () => pipelines().filter((each) => !pipeline || each.name === pipeline).map((each) => `${each.name}${each.dead_letters}${each.held_keys}`).join();
 
 async function look() {
@@ -160,6 +160,7 @@ function images(letter) {
 }
 
 function field(letter, name) {
+  if (letter.key_columns.includes(name)) return h("span", { class: "muted" }, "part of the key");
   const given = letter.after?.[name];
   const shown = name in edits ? edits[name] : given == null ? null : value(given);
   const type = (event) => ((edits[name] = event.target.value), (outcomes = null), update());

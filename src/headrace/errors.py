@@ -1040,7 +1040,10 @@ class ServerFailed(ServingError):
 
     code = "serving.server_failed"
     exit_code = 4
-    remedy = "See logs/server.log in the data directory for the reason."
+    remedy = (
+        "See logs/server.log in the data directory for the reason. Signal 9 leaves nothing there:"
+        " it comes from a person, or from the kernel when memory runs out (dmesg)."
+    )
 
 
 # --- the path of the rows: tables in memory, batches on Spark, targets ----------------------------

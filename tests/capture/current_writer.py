@@ -1,5 +1,5 @@
 """
-Runs statements with a current SQLite library, in a process of its own.
+Runs statements with a current SQLite library and strict settings, in a process of its own.
 
 Two SQLite libraries in one process cancel each other's locks (decision 0005). Standard input is a
 pickled list of (file, statements), standard output the pickled errors of each.
@@ -31,6 +31,8 @@ def _write(file: str, statements: Sequence[Statement]) -> list[str]:
 
     connection = apsw.Connection(file)
     connection.execute("pragma synchronous = off")
+    # As several drivers do: a name in double quotes is never a text.
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
     errors = []
     for sql, values in statements:
         try:

@@ -148,7 +148,7 @@ class Round:
         self.runs[self._child(lambda: self._run(reader, at, resume=resume))] = reader
 
     def _run(self, reader: str, at: int, *, resume: bool) -> None:
-        _kill_at(at)
+        kill_at(at)
         self._capture(reader, self._writes(reader)).bootstrap_and_cdc(resume=resume)
 
     def _last_run(self, reader: str) -> None:
@@ -278,12 +278,12 @@ class Round:
             app.close()
 
     def _ephemeral_run(self, at: int) -> None:
-        _kill_at(at)
+        kill_at(at)
         capture = Capture(self.path, ["t"], lambda batch: capture.close(), ephemeral=True)
         capture.bootstrap_and_cdc()
 
     def _teardown(self, reader: str, at: int) -> None:
-        _kill_at(at)
+        kill_at(at)
         Capture(self.path, None, print, reader=reader).teardown()
 
 
@@ -291,7 +291,7 @@ def _key(table: str, row: dict[str, Any]) -> str:
     return str(row["id"]) if table == "t" else f"{row['a']} {row['b']}"
 
 
-def _kill_at(at: int) -> None:
+def kill_at(at: int) -> None:
     """Let this process die right before its statement with this number."""
     count = 0
     connect = database_module.connect

@@ -231,6 +231,42 @@ def test_an_index_that_compares_a_number_with_text_is_understood_as_sqlite_does(
     assert found[2:] == [("DELETE", 1), ("INSERT", 3), ("DELETE", 2), ("UPDATE", 3)]
 
 
+@pytest.mark.meets("R42")
+@pytest.mark.parametrize(
+    ("declared", "index"),
+    [
+        ("default w", "(u)"),
+        ('default "w"', "(u)"),
+        ("default `w`", "(u)"),
+        ("default 'w'", '(coalesce(u, "x"))'),
+        ("default 'w'", "(g)"),
+        ("default 'w'", '(u) where "x" <> u'),
+    ],
+)
+def test_a_text_of_a_definition_may_be_written_as_a_name(
+    path: Path, app: sqlite3.Connection, write: Write, declared: str, index: str
+) -> None:
+    captured(
+        path,
+        app,
+        f"create table t (id integer primary key, w text, u text not null {declared},"
+        ' g as (u || "x"))',
+        f"create unique index i on t {index}",
+    )
+    errors = write(
+        [
+            ("insert into t (id, w) values (1, 'a'), (2, 'b') on conflict do nothing", ()),
+            ("insert or replace into t (id, w, u) values (3, 'a', null)", ()),
+        ]
+    )
+    assert errors == ["", ""]
+    assert app.execute("select id, u from t").fetchall() == [(3, "w")]
+    found = [
+        (each.operation, (each.before or each.after or {})["id"]) for each in logged(path, app)
+    ]
+    assert found == [("INSERT", 1), ("DELETE", 1), ("INSERT", 3)]
+
+
 def test_an_update_that_foreign_keys_overtake_has_its_table_copied_again(
     path: Path, app: sqlite3.Connection
 ) -> None:

@@ -24,6 +24,13 @@ REFUSED = {
         "create trigger mine before insert on t begin insert or replace into S values (1, 2); end",
         "create trigger other after insert on s begin update T set v = 1; end",
     ],
+    "INTEGER PRIMARY KEY": [
+        "create table t (id integer primary key, v)",
+        "create unique index i on t (v, id % 10)",
+    ],
+    "INTEGER PRIMARY KEY by generated columns": [
+        "create table t (id integer primary key, v as (w || 'v') unique, w as (ID % 10))"
+    ],
     "view": ["create table s (id integer primary key)", "create view t as select * from s"],
     "virtual": ["create virtual table t using fts4(body)"],
     "not found": [],
@@ -66,6 +73,8 @@ def test_a_table_that_cannot_be_captured_exactly_is_refused(
         "create table t (id integer primary key, v unique)",
         "create table t (id integer primary key, v, w as (v + 1))",
         "create table t (id text collate nocase primary key, v)",
+        "create table t (id integer primary key, v as (id + 1), w, unique (w, id), unique (w))",
+        "create table t (id int primary key, v, w as (v || 'id' || 'w') unique)",
     ],
 )
 def test_ordinary_tables_are_taken(sql: str, path: Path, app: sqlite3.Connection) -> None:

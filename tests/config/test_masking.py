@@ -99,6 +99,7 @@ def test_text_is_shown_without_passwords_in_it() -> None:
         ("spark.sql.shuffle.partitions", False),
         ("spark.hadoop.fs.azure.sasaki.endpoint", False),
         ("password_ref", False),
+        ("streams_per_token", False),
         ("key_fields", False),
         ("lookup_fields", False),
         ("spark.driver.memory", False),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import ChangesMissing
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE
 from headrace.storage.files import Files
@@ -50,6 +51,28 @@ def test_a_gap_in_the_middle_of_a_step_shows_nothing_that_misses_changes() -> No
     world.settle(run)
     assert run.ready
     assert {row["id"] for row in target.all()} == {1, 77}
+
+
+@pytest.mark.meets("R1", "R12")
+def test_progress_that_is_stored_late_keeps_the_history_that_it_belongs_to() -> None:
+    world = Stepping()
+    pipeline = Pipeline(world.source, "orders", ScriptedTarget(), mode="changes")
+    run = world.run(pipeline)
+    world.put(1)
+    world.settle(run)
+    for _ in range(2):
+        world.source.emit_marker("no rows")  # such a position is stored now and then
+        world.flush()
+        world.settle(run)
+    followed = run.members[0].lineage
+    assert run.members[0].reached > run.members[0].stored
+    replace_history(world)
+    assert world.log.lineage != followed
+    world.settle(run)
+    assert isinstance(run.error, ChangesMissing)
+    run.close()
+    # With the new one's name, it would go on in a log that has never had the changes between.
+    assert run.context.store.lineage(run.name, "orders") == followed
 
 
 @pytest.mark.meets("R1", "R12")

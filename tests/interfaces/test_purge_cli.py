@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -82,6 +83,17 @@ def test_a_purge_asks_first_and_says_what_it_means_and_what_repairs_it(
     assert commits(data) == [3, 4]
     assert asked == ["Purge them?"] * 2
     assert opened(data).purged_keys() == {"orders": 2}
+
+
+def test_a_question_without_somebody_to_answer_is_an_error_on_a_line_of_its_own(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, out, err = ran(capsys, "purge", "orders", "--data", data)
+    assert code == 2
+    assert out.endswith("Purge them? [y/N]: \n")
+    assert "Cannot ask for confirmation without a terminal" in err
+    assert commits(data) == [1, 2, 3, 4]
 
 
 def test_a_purge_does_only_what_its_options_name(

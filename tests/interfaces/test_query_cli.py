@@ -98,7 +98,7 @@ def test_rows_are_counted_listed_and_limited(
     assert main.exit_code(["query", "orders", "--limit", "2"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 4
-    assert err == "2 rows\nThere are more than 2 rows. Use --limit N or --all.\n"
+    assert err == "2 rows\nThere are more rows than 2. Use --limit N or --all.\n"
     here.shop.insert(range(11, 31))
     assert here.engine._state.readiness.wait_for(lambda: here.engine.pipelines()[0].rows == 30, 30)
     assert len(rows(capsys)) == 20

@@ -39,6 +39,14 @@ OF_CONTROL = (
         also=(("runtime/model.py", " and goal >= self.last and (", " and ("),),
     ),
     Mutation(
+        "late progress named after a history that the table has not followed",
+        "runtime/pipeline_run.py",
+        '        return member.lineage or self.context.log.lineage or ""\n',
+        '        return self.context.log.lineage or ""\n',
+        test="tests/control/test_gaps.py"
+        "::test_progress_that_is_stored_late_keeps_the_history_that_it_belongs_to",
+    ),
+    Mutation(
         "a reloaded table shown before it is exact",
         "runtime/model.py",
         " and goal >= self.last and (",

@@ -16,7 +16,7 @@ from headrace.errors import NotRunning, UnknownPipeline
 from headrace.server.application import pages
 from headrace.server.channel import Drain, EngineReport, FrameKind, framed
 from headrace.server.settings import ServerLimits, ServerSettings, settings_of, token_hash
-from headrace.v1 import oam_pb2
+from headrace.v1 import oam_pb2, query_pb2
 from tests.server.joined import READY, Exchange, Joined, Messages, joined
 from tests.server.serving import CONTROL, OAM, QUERY, enveloped
 from tests.support.patience import patience
@@ -60,6 +60,34 @@ def test_an_answer_is_the_same_as_json_and_as_protobuf() -> None:
         as_proto = await both.ask(STATUS, b"", "application/proto")
         assert as_proto.headers["content-type"] == "application/proto"
         assert as_proto.body == one_pipeline(b"", Caller("local", "admin", ""))
+
+    joined(check)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(7.0, "7"), (2.0**53, "9007199254740992"), (0.5, "0.5"), (-0.0, "-0.0"), (1e300, "1e+300")],
+)
+def test_a_whole_number_of_a_row_is_written_as_one(number: float, shown: str) -> None:
+    def one_row(body: bytes, caller: Caller) -> bytes:
+        found = query_pb2.GetRowResponse(found=True)
+        found.row["qty"] = number
+        return bytes(found.SerializeToString())
+
+    async def check(both: Joined) -> None:
+        both.services.calls[f"{QUERY}GetRow"] = one_row
+        found = await both.ask(f"{QUERY}GetRow", b'{"table": "orders"}')
+        assert f'"row": {{"qty": {shown}}}'.encode() in found.body
+
+    joined(check)
+
+
+def test_an_unknown_field_is_named_with_those_that_there_are() -> None:
+    async def check(both: Joined) -> None:
+        found = await both.ask(f"{QUERY}CountRows", b'{"tabel": "orders"}')
+        error = found.json["details"][0]["debug"]
+        assert error["message"].endswith('has no field named "tabel" at "CountRowsRequest"')
+        assert error["remedy"] == "Its fields are schema, table, pipeline."
 
     joined(check)
 
@@ -222,6 +250,7 @@ def test_another_content_type_is_told_the_right_ones() -> None:
         found = await both.ask(STATUS, b"", "text/plain")
         assert found.status == 415
         assert found.headers["accept-post"] == "application/proto, application/json"
+        assert b"Content-Type must be one of: application/proto, application/json" in found.body
         found = await both.ask(WATCH, b"", "application/json")
         assert found.headers["accept-post"] == "application/connect+proto, application/connect+json"
 
@@ -232,6 +261,7 @@ def test_a_method_is_not_asked_for_with_get_and_a_page_not_with_put() -> None:
     async def check(both: Joined) -> None:
         found = await both.ask(STATUS, method="GET")
         assert (found.status, found.headers["allow"]) == (405, "POST")
+        assert b"POST" in found.body
         assert (await both.ask("/", method="PUT")).status == 405
         assert (await both.ask("/nothing", method="GET")).status == 404
 

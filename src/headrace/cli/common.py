@@ -221,6 +221,7 @@ def confirmed(question: str) -> bool:
         if sys.stdin.isatty():
             raise
         # The input ended, as in a CI job: the question was not answered, so this is not a no.
+        click.echo()
         raise click.UsageError(
             "Cannot ask for confirmation without a terminal; use --yes or --dry-run."
         ) from None

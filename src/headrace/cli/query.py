@@ -144,7 +144,7 @@ def _listed(
     rows = (row for each in messages for row in each["rows"])
     shown = _many(first["columns"], rows, as_json=as_json, most=most)
     if most is not None and shown > most:
-        click.echo(f"There are more than {most:,} rows. Use --limit N or --all.", err=True)
+        click.echo(f"There are more rows than {most:,}. Use --limit N or --all.", err=True)
 
 
 def _many(

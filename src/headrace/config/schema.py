@@ -505,8 +505,10 @@ class Choice:
         word = _text(node)
         if word not in self.words:
             names = ", ".join(self.words)
-            message = f"must be one of {names}" if len(self.words) > 1 else f"must be {names}"
-            remedy = suggestion(word or "", self.words, "Write one of")
+            message, what = f"must be {names}", "Write"
+            if len(self.words) > 1:
+                message, what = f"must be one of {names}", "Write one of"
+            remedy = suggestion(word or "", self.words, what)
             problems.add(WrongValue, node.location, at, message, remedy=remedy)
             return self.words[0]
         return word

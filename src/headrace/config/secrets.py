@@ -34,8 +34,8 @@ _SECRET_NAME = re.compile(
     r"|(^|[._-])sas([._-]|$)|(^|\.)(executorEnv|appMasterEnv)\.",
     re.IGNORECASE,
 )
-_REFERENCE = re.compile(r"[._-](ref|file|path|mode)$", re.IGNORECASE)
-"""Keys that refer to a secret and are not secret themselves: `password_ref`."""
+_REFERENCE = re.compile(r"[._-](ref|file|path|mode|per[._-]token)$", re.IGNORECASE)
+"""Keys that refer to a secret and are not secret themselves: `password_ref`; or count for each."""
 
 _HARMLESS = frozenset(
     {

@@ -313,14 +313,18 @@ class PipelineRun:
             if not self._durable:
                 self.delivery.report.stored()
             return
-        for at in sorted({member.reached for member in moved}):
-            together = [member for member in moved if member.reached == at]
+        # Of the history that a table has followed. The log may be of another one already.
+        for at, lineage in sorted({(each.reached, self._lineage_of(each)) for each in moved}):
+            together = [m for m in moved if (m.reached, self._lineage_of(m)) == (at, lineage)]
             names = [member.table for member in together]
-            stored = context.store.advance(self.name, names, context.log.lineage or "", at)
+            stored = context.store.advance(self.name, names, lineage, at)
             for member in together:
                 member.stored = stored
         self._stored_at = context.clock()
         self.delivery.report.stored()
+
+    def _lineage_of(self, member: Member) -> str:
+        return member.lineage or self.context.log.lineage or ""
 
     # -- start and end ----------------------------------------------------------------
 

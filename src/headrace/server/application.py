@@ -64,6 +64,9 @@ _LONGEST_TIMEOUT = 10
 _LARGEST_LOGIN = 16 << 10
 """In bytes."""
 
+_TEXT = "text/plain; charset=utf-8"
+_POST = b"Send a POST request, with a message as its body.\n"
+
 _HEARTBEAT_SECONDS = 15.0
 """Time between two lines of an idle stream of events: proxies end silent connections."""
 
@@ -157,7 +160,7 @@ class Application:
             case "POST":
                 await self._call(request, self._aliases.get(path, path))
             case "GET" | "HEAD" if path in METHODS or path == "/session":
-                await request.answer(405, b"", headers=[(b"allow", b"POST")])
+                await request.answer(405, _POST, _TEXT, [(b"allow", b"POST")])
             case "GET" | "HEAD":
                 await self._get(request, path)
             case _:
@@ -224,7 +227,8 @@ class Application:
                 if each.streams is method.streams
                 and not (each.is_protobuf and method.request is None)
             )
-            await request.answer(415, b"", headers=[(b"accept-post", kinds.encode())])
+            said = f"The header Content-Type must be one of: {kinds}\n".encode()
+            await request.answer(415, said, _TEXT, [(b"accept-post", kinds.encode())])
             return
         request.form = form
         request.caller = caller = self._caller(request)
@@ -342,7 +346,7 @@ class Application:
             else:
                 await request.answer(200, page.body, page.type, headers)
         else:
-            await request.answer(404, b"There is nothing here.\n", "text/plain; charset=utf-8")
+            await request.answer(404, b"There is nothing here.\n", _TEXT)
 
     async def _health(self, request: HttpRequest, name: str) -> None:
         link, state = self._link, self._link.state
@@ -360,7 +364,7 @@ class Application:
                 ok = bool(check.get("ok"))
                 fields = {"status": "started" if ok else "starting"}
             case _:
-                await request.answer(404, b"There is nothing here.\n", "text/plain; charset=utf-8")
+                await request.answer(404, b"There is nothing here.\n", _TEXT)
                 return
         with suppress(HeadraceError):
             # Reasons have names of tables: they are for callers who may see them.

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import copysign
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from google.protobuf import json_format
@@ -35,6 +36,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _GZIP = 16 + zlib.MAX_WBITS
+
+_LARGEST_INTEGER = 2**53
+"""Up to it, a double has every integer."""
 
 # --- a connection ---------------------------------------------------------------------------------
 
@@ -338,10 +342,12 @@ def to_engine(method: Method, form: MessageForm, body: bytes) -> bytes:
         message = json_format.Parse(body or b"{}", method.request())
         data = bytes(message.SerializeToString())
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        # Its text names fields; a value is not repeated.
-        text = str(error).partition(":")[0][:200]
+        # Its first line names fields; a value is not repeated.
+        text = str(error).partition(":")[0].partition("\n")[0].rstrip(" .")[:200]
+        fields = ", ".join(each.json_name for each in method.request.DESCRIPTOR.fields)
         raise BadRequest(
-            f"The request is not a {method.request.__name__} as JSON: {text}"
+            f"The request is not a {method.request.__name__} as JSON: {text}",
+            remedy=f"Its fields are {fields}." if fields else "It has no fields: send {}.",
         ) from None
     return data
 
@@ -353,7 +359,23 @@ def from_engine(method: Method, form: MessageForm, data: bytes) -> bytes:
     message = method.response.FromString(data)
     # Also what is zero or empty: whoever reads JSON by eye or in a script expects every field.
     fields = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
-    return json.dumps(fields, ensure_ascii=False).encode()
+    return json.dumps(_with_integers(fields), ensure_ascii=False).encode()
+
+
+def _with_integers(value: Any) -> Any:
+    """
+    Return a message with its whole numbers written as such: 7, not 7.0.
+
+    The numbers of a `Struct` are doubles, also the integers of a row.
+    """
+    if isinstance(value, float):
+        is_short = value.is_integer() and abs(value) <= _LARGEST_INTEGER
+        return int(value) if is_short and not (value == 0 and copysign(1, value) < 0) else value
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(each) for each in value]
+    return value
 
 
 def envelope(data: bytes, flags: int = 0) -> bytes:

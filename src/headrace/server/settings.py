@@ -149,7 +149,11 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0 <= getattr(self, name) <= 65_535:
                 raise _wrong(name, "must be from 0 to 65535")
         if self.http_port == self.grpc_port != 0:
-            raise _wrong("grpc_port", f"must be another port than http_port, {self.http_port}")
+            raise _wrong(
+                "grpc_port",
+                f"must be another port than http_port, {self.http_port}",
+                "Give each a port of its own, or leave one out: 4080 and 4081 are the defaults.",
+            )
         if self.compat not in ("", "laredo"):
             raise _wrong("compat", "must be laredo")
         if not self.host:

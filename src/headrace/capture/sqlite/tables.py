@@ -225,6 +225,7 @@ def readable(database: sqlite3.Connection, name: str) -> SourceTable:
         "select sql from sqlite_master where type = 'table' and name = ?", (name,)
     ).fetchone()
     generations = _generations(sql) if any(hidden for *_, hidden, _ in rows) else {}
+    names = frozenset(folded(column) for column, *_ in rows)
     # An INTEGER PRIMARY KEY is the rowid itself: it has no index, and no nulls.
     alias = not without_rowid and not _key_index(database, name)
     columns = tuple(
@@ -234,7 +235,11 @@ def readable(database: sqlite3.Connection, name: str) -> SourceTable:
             not (notnull or (pk and (without_rowid or alias))),
             pk,
             bool(hidden),
-            generations.get(folded(column), "") if hidden else (default or "") if notnull else "",
+            _with_texts(generations.get(folded(column), ""), names)
+            if hidden
+            else _default(default or "")
+            if notnull
+            else "",
         )
         for column, declared, notnull, pk, hidden, default in rows
     )
@@ -298,6 +303,15 @@ def inspect(database: sqlite3.Connection, name: str, where: str = "") -> SourceT
         )
     indexes = tuple(_unique_indexes(database, table))
     others = tuple(index.collision(table) for index in indexes if not index.is_key(table))
+    if not table.by_rowid and any(
+        index.computed_from(table, table.rowid) for index in indexes if not index.is_key(table)
+    ):
+        raise TableRefused(
+            "A unique index is computed from the INTEGER PRIMARY KEY, so that it is not known which"
+            " rows a REPLACE removes: SQLite chooses the key later",
+            table=name,
+            remedy="Drop the index, or leave the table out.",
+        )
     tangled = graph.tangled(name, replaces=bool(others or where))
     if where:
         check_filter(database, table, where)
@@ -492,7 +506,7 @@ def filter_text(table: SourceTable, row: str, where: str = "") -> str:
 
 
 def _filtered_columns(table: SourceTable, where: str) -> list[str]:
-    words = {folded(unquoted(word)) for word, _ in _tokens(where) if word[0] != "'"}
+    words = _names(where)
     return [name for name in table.names if folded(name) in words]
 
 
@@ -512,6 +526,20 @@ class _UniqueIndex:
         """Whether two rows that collide have the same key, byte by byte."""
         exact = {column for column, _, collation in self.terms if collation == "BINARY"}
         return exact.issuperset(table.key)
+
+    def computed_from(self, table: SourceTable, column: str | None) -> bool:
+        """Whether a term is computed from `column`: an expression, or a generated column."""
+        expressions = {
+            folded(each.name): each.expression for each in table.columns if each.generated
+        }
+        left = [text for name, text, _ in self.terms if name is None]
+        left += [expressions.pop(folded(name), "") for name, _, _ in self.terms if name is not None]
+        while left:
+            words = _names(left.pop())
+            if folded(column or "") in words:
+                return True
+            left += [expressions.pop(word) for word in words & expressions.keys()]
+        return False
 
     def collision(self, table: SourceTable) -> Collision:
         """Return when a row of the table collides with NEW."""
@@ -567,11 +595,7 @@ def _values_of_new(table: SourceTable, texts: Sequence[str]) -> tuple[dict[str, 
     # One may depend on another one, in any order.
     while generated:
         left = {folded(column.name) for column in generated}
-        ready = [
-            column
-            for column in generated
-            if left.isdisjoint(folded(unquoted(word)) for word, _ in _tokens(column.expression))
-        ]
+        ready = [column for column in generated if left.isdisjoint(_names(column.expression))]
         here = scope()
         new |= {column.name: f"(select {column.expression} {here})" for column in ready}
         if not ready:
@@ -581,6 +605,7 @@ def _values_of_new(table: SourceTable, texts: Sequence[str]) -> tuple[dict[str, 
 
 
 def _unique_indexes(database: sqlite3.Connection, table: SourceTable) -> Iterator[_UniqueIndex]:
+    names = frozenset(map(folded, table.names))
     for (name,) in database.execute(
         'select name from pragma_index_list(?) where "unique"', (table.name,)
     ).fetchall():
@@ -592,6 +617,7 @@ def _unique_indexes(database: sqlite3.Connection, table: SourceTable) -> Iterato
             "select sql from sqlite_master where type = 'index' and name = ?", (name,)
         ).fetchone()
         texts, where = ((), "") if sql is None or sql[0] is None else _index_parts(str(sql[0]))
+        texts, where = tuple(_with_texts(text, names) for text in texts), _with_texts(where, names)
         yield _UniqueIndex(
             tuple(
                 (None, texts[number], coll.upper()) if cid == -2 else (column, "", coll.upper())
@@ -618,6 +644,11 @@ def _tokens(sql: str) -> list[tuple[str, int]]:
     ]
 
 
+def _names(sql: str) -> set[str]:
+    """Return the words of `sql` that may be names of columns, folded."""
+    return {folded(unquoted(word)) for word, _ in _tokens(sql) if word[0] != "'"}
+
+
 def _index_parts(sql: str) -> tuple[tuple[str, ...], str]:
     """Return the terms of CREATE INDEX and its WHERE clause, as they are written."""
     depth = begins = 0
@@ -637,6 +668,44 @@ def _index_parts(sql: str) -> tuple[tuple[str, ...], str]:
         depth -= token == ")"
         last, at = token, offset
     return tuple(terms), ""
+
+
+def _default(sql: str) -> str:
+    """Return a column's default as SQL text that means the same in a trigger."""
+    tokens = [token for token, _ in _tokens(sql)]
+    if len(tokens) == 1 and re.match(r"""[^\W\d]|["`[]""", tokens[0]):
+        # DEFAULT followed by a name is the text of that name.
+        constants = ("TRUE", "FALSE", "NULL", "CURRENT_TIME", "CURRENT_DATE", "CURRENT_TIMESTAMP")
+        return tokens[0] if tokens[0].upper() in constants else _text(unquoted(tokens[0]))
+    return sql
+
+
+def _with_texts(sql: str, columns: Collection[str]) -> str:
+    """
+    Return SQL text of a definition, with quoted names that are no columns as texts.
+
+    SQLite reads "x" in a definition as the text 'x' if there is no column x. In a trigger, the
+    application may have turned that off (`SQLITE_DBCONFIG_DQS_DML`), and its writes would fail.
+    """
+    tokens = _tokens(sql)
+    made = ""
+    end = 0
+    for at, (token, offset) in enumerate(tokens):
+        before = tokens[at - 1][0].upper() if at else ""
+        after = tokens[at + 1][0] if at + 1 < len(tokens) else ""
+        if (
+            token[0] == '"'
+            and folded(unquoted(token)) not in columns
+            and before not in ("COLLATE", "AS", ".")
+            and after not in ("(", ".")
+        ):
+            made += sql[end:offset] + _text(unquoted(token))
+            end = offset + len(token)
+    return made + sql[end:]
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _generations(sql: str) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.changelog.position import CHANGES_END
+from headrace.changelog.compaction import Fold, plan_fold
+from headrace.changelog.position import CHANGES_END, Position
 from headrace.changelog.values import BeyondDate, BeyondTimestamp, ValueType
 from headrace.corrections.expiry import ExpiryWatermark
 from headrace.deadletters.ledger import Selection
@@ -28,7 +29,9 @@ from headrace.pipeline.steps import derive
 from headrace.runtime.corrections import ReplayRequest
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.store import ProgressStore
+from headrace.tables import RowChanges
 from headrace.targets.memory import IndexedMemory, memory
+from headrace.targets.target import Batch
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.control.test_configured import of, shop_plain
@@ -76,6 +79,17 @@ class Expiring(Stepping):
         """Let time pass, and let the run do what is to be done."""
         self.seconds += seconds
         self.settle(run)
+
+    def fold(self) -> None:
+        """Fold the log's changes into the baseline."""
+        log = self.recorder._log
+        assert log is not None
+        plan = plan_fold(log, log.end, 0, anyhow=True)
+        assert plan is not None
+        folding = Fold(log, plan)
+        while folding.advance() is None:
+            pass
+        self.log.refresh()
 
     @property
     def shown(self) -> Mapping[object, object]:
@@ -367,6 +381,151 @@ def test_rows_of_several_tables_are_deleted_at_one_position() -> None:
         ("orders", 1, position),
         ("items", 2, position),
     }
+
+
+def test_rows_expire_again_after_a_batch_that_failed_was_replaced_by_a_reload(
+    world: Expiring,
+) -> None:
+    bad = {"bad"}
+    runner = ArrowRunner(world.disk, lambda _, row: "BAD" if row["status"] in bad else None)
+    world.target = memory()
+    ttl = TTL("status", scan=10)
+    pipeline = Pipeline(
+        world.source, "orders", world.target, name="orders", ttl=ttl, on_error="stop"
+    )
+    run = world.run(pipeline, runner)
+    world.settle(run)
+    world.put(1, at(15))
+    world.rest(run)
+    world.put(2, "bad")
+    world.rest(run)
+    assert run.failed
+    # The row is corrected at the source, and no change follows the copy.
+    bad.clear()
+    world.put(2, "good")
+    newest = world.log.usable_baseline("orders")
+    run.ask_reload("orders", newest.baseline if newest else 0)
+    world.rest(run)
+    assert (run.ready, run.delivery.applying, set(world.shown)) == (True, None, {1, 2})
+    world.rest(run, 20)
+    assert set(world.shown) == {2}
+
+
+def test_a_scan_that_failed_is_repeated_with_what_it_has_stored(world: Expiring) -> None:
+    """Some of the rows may be deleted: they must not come back, although the clock was set back."""
+    run = world.live()
+    world.put(1, at(5))
+    world.put(2, at(500))
+    world.put(3, at(5_000))
+    world.rest(run)
+    write = world.target.write
+
+    def fails(batch: Batch) -> Position:
+        raise StorageError("The target could not be written")
+
+    world.target.write = fails  # type: ignore[method-assign]
+    world.seconds += 1_000
+    run.step()
+    assert isinstance(run.error, StorageError)
+    world.target.write = write  # type: ignore[method-assign]
+    world.wall_behind = 900
+    world.rest(run)
+    assert run.delivery.expiry is not None
+    stored = run.context.store.expired_upto("orders")
+    assert run.delivery.expiry.mark.upto == stored == int((NOW + 1_000) * 1_000_000)
+    assert set(world.shown) == {3}
+
+
+def test_the_position_of_a_table_does_not_go_back_by_a_reload(world: Expiring) -> None:
+    world.target = memory()
+    ttl = TTL("status", scan=10)
+    pipeline = Pipeline(
+        world.source, "orders", world.target, name="orders", ttl=ttl, mode="baseline"
+    )
+    world.put(1, at(15))
+    world.put(2, at(500))
+    run = world.run(pipeline)
+    world.settle(run)
+    world.rest(run, 20)
+    assert set(world.shown) == {2}
+    before, newest = world.target.position, run.members[0].baseline
+    assert before.ordinal > CHANGES_END
+    run.ask_reload("orders", newest)
+    world.rest(run)
+    assert (run.members[0].baseline > newest, set(world.shown)) == (True, {2})
+    assert world.target.position >= before
+
+
+def test_corrections_that_are_moved_to_where_rows_expired_are_delivered(world: Expiring) -> None:
+    bad = {"bad"}
+    runner = ArrowRunner(world.disk, lambda _, row: "BAD" if row["status"] in bad else None)
+    run = world.run(world.pipeline(), runner)
+    world.settle(run)
+    own = run.members[0].baseline
+    world.take_baseline()  # for another pipeline; a reload after it is enough
+    world.put(2, "bad")
+    world.put(3, "bad")
+    world.rest(run)
+    for letter in run.delivery.dead_letters.all():
+        request = ReplayRequest(Selection(position=letter.position), {"status": "mended"})
+        run.corrections.ask(request)
+        run.requests += 1
+        world.rest(run)
+        assert request.answer.result(0)[0].outcome == "applied"
+    world.put(4, at(15))
+    world.rest(run, 11)
+    assert world.shown == {2: "mended", 3: "mended", 4: at(15)}
+    world.rest(run, 11)
+    # The rows of two corrections are moved to F, and deletes stand at the first position there.
+    assert run.reached.ordinal == CHANGES_END + 1
+    world.fold()
+    run.ask_reload("orders", own)
+    world.rest(run)
+    moved = run.delivery.journal.all()[-1]
+    assert (moved.record.kind, moved.first, moved.last.ordinal) == (
+        "move",
+        Position(run.reached.epoch, run.reached.commit, CHANGES_END + 1),
+        CHANGES_END + 2,
+    )
+    assert run.members[0].baseline > own
+    assert world.shown == {2: "mended", 3: "mended"}
+
+
+def test_what_a_text_means_does_not_depend_on_the_texts_beside_it() -> None:
+    mark = ExpiryWatermark("until", int(NOW * 1_000_000))
+    for beside in ([], ["soon"]):
+        rows = pa.table({"until": ["0000-01-01T00:00:00Z", "0010-01-01T00:00:00Z", *beside]})
+        assert mark.expired(rows)["until"].to_pylist() == ["0010-01-01T00:00:00Z"]
+
+
+def test_a_scan_does_not_show_one_table_s_share_of_a_batch_that_failed() -> None:
+    two = Two()
+    for table in ("orders", "items"):
+        two.put(1, at(15), table)
+    run = two.live()
+    items = two.target._tables["items"]
+
+    def fails(*_: object, **__: object) -> RowChanges:
+        raise WrongValue("The rows cannot be applied")
+
+    items.apply = fails  # type: ignore[method-assign]
+    for table in ("orders", "items"):
+        two.source.emit_insert(table, {"id": 2, "status": at(500)})
+    two.flush()
+    two.rest(run)
+    assert run.failed
+    del items.apply
+    # All tables are loaded again, once there are newer copies; until then readers see the rows.
+    newest = two.log.usable_baseline("orders")
+    run.ask_reload("orders", newest.baseline if newest else 0)
+    two.seconds += 20
+    run.step()
+    assert not any(member.shown for member in run.members)
+    shown = {table: {row["id"] for row in two.target.table(table).all()} for table in two.tables}
+    assert all(2 not in rows for rows in shown.values()), shown
+    two.rest(run)
+    shown = {table: {row["id"] for row in two.target.table(table).all()} for table in two.tables}
+    assert shown == {"orders": {2}, "items": {2}}
 
 
 def test_what_cannot_expire_is_refused_by_name() -> None:

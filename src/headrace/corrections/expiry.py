@@ -42,7 +42,12 @@ _NEVER: Final = -62_135_596_800_000_000
 _DAY: Final = 86_400_000_000
 _MOST_DAYS: Final = 100_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WHOLE: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$"
+_WHOLE: Final = (
+    r"^(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+    r"(Z|[+-]\d\d:\d\d)$"
+)
+"""Not in the year 0, which `_parse` does not know: what a text means must not depend on others."""
+
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?)?")
 
 
@@ -113,10 +118,14 @@ class Expiry:
         self._store = store
         self._clock = clock
         self._wall = wall
+        self._stored = 0
+        """The watermark that is stored; a scan that has failed is repeated with at least that."""
+
         self._due_at = clock()
 
     def recall(self, upto: int) -> None:
         """Continue at the stored watermark of earlier runs."""
+        self._stored = max(self._stored, upto)
         self.mark = replace(self.mark, upto=max(self.mark.upto, upto))
 
     @property
@@ -135,13 +144,14 @@ class Expiry:
 
     def begin(self) -> ExpiryWatermark | None:
         """Store the watermark of a scan that begins now, and return it; None if it is none."""
-        upto = int(self._wall() * 1_000_000)
+        upto = max(int(self._wall() * 1_000_000), self._stored)
         if upto <= self.mark.upto:
             # The clock was set back: what has expired stays so.
             self._due_at = self._clock() + self._every
             return None
         # Before the first row is deleted: none of them may come back.
         self._store(upto)
+        self._stored = upto
         return replace(self.mark, upto=upto)
 
     def done(self, mark: ExpiryWatermark) -> None:

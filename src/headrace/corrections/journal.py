@@ -51,6 +51,7 @@ from headrace.changelog.entries import SchemaColumn
 from headrace.changelog.history import as_columns, as_table
 from headrace.changelog.position import (
     CHANGES_END,
+    ORIGIN,
     Position,
     before_commit,
     before_corrections,
@@ -558,6 +559,20 @@ class Journal:
             and (each.first.epoch, each.first.commit) == (first.epoch, first.commit)
         ]
         return max([before_corrections(first), *lasts])
+
+    def moved_upto(self, table: str, loaded: tuple[int, Position]) -> Position:
+        """Return where the corrections end that were moved to F; `loaded` is as for `next`."""
+        first = loaded[1]
+        lasts = [
+            each.last
+            for each in self.all()
+            if each.table == table
+            and each.record.kind == "move"
+            and each.counts
+            and (each.first.epoch, each.first.commit) == (first.epoch, first.commit)
+            and not each.covered_by(*loaded)
+        ]
+        return max(lasts, default=ORIGIN)
 
     def cover(self, table: str, copy: int, first: Position) -> None:
         """Note that the target shows a copy of the table that the source made from `first` on."""

@@ -538,6 +538,18 @@ class Delivery:
             self._context.check_run()
             self.journal.override(member.table, found, segments.truncated_at())
 
+    def meets_at(self, member: Member, load: Load, goal: Position) -> Position:
+        """
+        Return where a loaded table is shown that meets the others at `goal`.
+
+        If it begins at the same commit, that is after the corrections that were moved there: the
+        others may have passed their positions, by deletes of expired rows.
+        """
+        first = load.first
+        if (first.epoch, first.commit) != (goal.epoch, goal.commit):
+            return goal
+        return max(goal, self.journal.moved_upto(member.table, self.copy_of(member.table, load)))
+
     def _move_corrections(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Move corrections that rows folded up to F lack to F, before they are loaded."""
         lineage = self._context.log.lineage or ""
@@ -608,6 +620,10 @@ class Delivery:
             for correction in self.journal.all():
                 self._complete(correction)
             self._unfinished = False
+
+    def nothing_waits(self) -> None:
+        """Note that no batch will be tried again: one that has failed was replaced by a load."""
+        self.applying = None
 
     def settled_at(self, position: Position) -> bool:
         """Whether the target has nothing after `position`: no batch was tried in vain."""
@@ -733,6 +749,10 @@ class Delivery:
             return False
         together: dict[Position | str, list[Member]] = {}
         for member in members:
+            if not member.shown and member.reached < self.tried:
+                # It has to be loaded again. The target may have a part of a batch that failed,
+                # which readers must not see.
+                continue
             # One that has to be loaded again may still be seen, at a position of its own.
             together.setdefault(member.reached if member.shown else member.table, []).append(member)
         counts: dict[str, tuple[int, Position]] = {}

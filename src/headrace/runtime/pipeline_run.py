@@ -267,6 +267,7 @@ class PipelineRun:
         ahead = min([*turns, *([] if ahead is None else [ahead])], default=None)
         batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
         if batch is None:
+            self.delivery.nothing_waits()
             self._store_progress()
             return False
         log = self.context.log

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.changelog.entries import Baseline
-from headrace.changelog.position import Position, before_corrections
+from headrace.changelog.position import Position, before_commit, before_corrections, in_log
 from headrace.errors import ChangesMissing, HeadraceError
 from headrace.observe.events import BaselineCompleted, BaselineStarted
 from headrace.pipeline.definition import Pipeline
@@ -145,18 +145,21 @@ class Loads:
         worked = False
         for member in self.members:
             load = member.load
-            if goal is None or load is None or load.reached >= goal:
+            if goal is None or load is None:
+                continue
+            end = self._delivery.meets_at(member, load, goal)
+            if load.reached >= end:
                 continue
             worked = True
             batch = self._delivery.log.next_batch(
                 member.table,
                 load.reached,
                 self._most_rows,
-                upto=goal,
+                upto=end,
                 loaded=self._delivery.copy_of(member.table, load),
             )
             if batch is None:
-                load.reached = goal  # there are no changes in between
+                load.reached = end  # there are no changes in between
             elif batch.corrects or member.knows(self._context.log, batch.files):
                 # If not, it was altered since this step began: its columns are followed first.
                 self._delivery.catch_up(member, load, batch)
@@ -172,6 +175,9 @@ class Loads:
         # readers that have seen its end must not see an earlier state.
         loads = [member.load for member in self.members if not member.shown]
         end = self._delivery.log.end([member.table for member in self.members])
+        # Nor before rows that expired since, which were deleted after the log's last commit.
+        at = [m.reached for m in self.members if m.lineage == self._context.log.lineage]
+        end = max([end, *(each for each in at if in_log(end) >= before_commit(each))])
         if self._goal is None and loads and all(load and load.last <= end for load in loads):
             self._goal = end
         return self._goal
@@ -183,10 +189,10 @@ class Loads:
         if goal is None or goal < self._delivery.tried:
             return False
         arrived = [
-            (member, member.load)
+            (member, load, at)
             for member in self.members
-            if member.load is not None
-            and member.load.may_be_shown(goal)
+            if (load := member.load) is not None
+            and load.may_be_shown(at := self._delivery.meets_at(member, load, goal))
             # A gap that was found since this step began is before the goal.
             and not member.loads_from_before_a_gap(self._context.log)
         ]
@@ -194,34 +200,35 @@ class Loads:
         if alone and len(arrived) < sum(not member.shown for member in self.members):
             return False
         if arrived:
-            self._switch(arrived, goal)
+            self._switch(arrived)
         return bool(arrived)
 
-    def _switch(self, arrived: Sequence[tuple[Member, Load]], at: Position) -> None:
+    def _switch(self, arrived: Sequence[tuple[Member, Load, Position]]) -> None:
         # Positions keep the rows of a superseded engine out of a target, but not its baseline,
         # which would set the table back (invariant 4).
         self._context.check()
         # If anything fails from here on, these tables are loaded again: none is half shown.
-        for member, _ in arrived:
+        for member, _, _ in arrived:
             member.load = None
-        waiting = deque(load.loading for _, load in arrived)
+        waiting = deque((load.loading, at) for _, load, at in arrived)
         try:
-            for member, load in arrived:
+            for member, load, at in arrived:
                 self._context.check_run()
                 self._delivery.expire_loaded(member, load, at)
             # One right after another: readers of several tables see them at one position.
             while waiting:
                 self._context.check_run()
-                waiting[0].switch(at)
+                loading, at = waiting[0]
+                loading.switch(at)
                 waiting.popleft()
         except BaseException:
             # Each has a full copy of its rows, which nothing else would remove.
-            for loading in waiting:
+            for loading, _ in waiting:
                 with suppress(HeadraceError):
                     self._discard(loading)
             raise
         reach(TABLE_SWITCHED)
-        self.switched.extend((member, load, at) for member, load in arrived)
+        self.switched.extend(arrived)
         self.note_switched()
 
     def note_switched(self) -> None:

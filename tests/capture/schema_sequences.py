@@ -491,7 +491,7 @@ class SchemaSequence:
         rewrite = f"update {name} set note = note || '.' where id = new.id and length(note) < 5"
         extra = self._draw.choice(
             (
-                f"create unique index extra on {name} (id % 1000, coalesce(note, id))",
+                f"create unique index extra on {name} (coalesce(note, n), n, id)",
                 f"create trigger extra after insert on {name} begin {rewrite}; end",
             )
         )

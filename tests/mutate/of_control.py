@@ -160,7 +160,7 @@ OF_CONTROL = (
     Mutation(
         "live before it is shown",
         "runtime/target_load.py",
-        "                waiting[0].switch(at)\n",
+        "                loading.switch(at)\n",
         "",
         also=(
             (
